@@ -1,0 +1,174 @@
+"""The forward pass over a tree of tokens: a prefix, prompts that continue it, completions that continue each prompt.
+
+The prefix is computed once for all prompts and a prompt once for its whole group, forward and backward, with
+the same result as computing every sequence on its own.
+
+A *row* is one such tree laid out as a flat list of tokens, so that each weight meets one large matrix. A batch is
+cut into `rows`, one for each device share (and micro-batch); each row computes the prefix again, nothing else.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from rlvr_jax.models.attention import Source, attend
+from rlvr_jax.models.config import ModelConfig
+from rlvr_jax.models.decoder import Decoder, Params, decoder
+from rlvr_jax.models.rotary import rotation
+from rlvr_jax.records import Prompts
+
+
+class Tree(NamedTuple):
+    """One row: N prompts with G completions each. Any of prefix length and completion length T may be 0."""
+
+    prefix: Int[Array, " Tq"]
+    prompts: Int[Array, "N Tp"]
+    prompt_mask: Bool[Array, "N Tp"]
+    completions: Int[Array, "N G T"]
+
+
+class Cache(NamedTuple):
+    """Keys and values of all layers, `[layers, ..., key heads, head_dim]`."""
+
+    prefix: tuple[Array, Array]
+    prompts: tuple[Array, Array]
+
+
+def prompt_positions(prefix: Int[Array, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, "N Tp"]:
+    """Positions of prompt tokens, counted over real tokens, so that padding on either side changes nothing."""
+    return prefix.shape[0] + jnp.maximum(jnp.cumsum(prompt_mask, -1) - 1, 0)
+
+
+def completion_start(prefix: Int[Array, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, " N"]:
+    """Position of each prompt's first completion token."""
+    return prefix.shape[0] + prompt_mask.sum(-1)
+
+
+def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = False) -> tuple[Array, Array, Cache]:
+    """Hidden states of one row.
+
+    Returns those of each prompt's last token `[N, hidden]` (they predict the first completion token), those of
+    the completions `[N, G, T, hidden]` (each predicts the next token), and the cache of prefix and prompts.
+    """
+    shapes = (tree.prefix.shape, tree.prompts.shape, tree.completions.shape)
+    start = completion_start(tree.prefix, tree.prompt_mask)
+    positions = (
+        jnp.arange(tree.prefix.shape[0]),
+        prompt_positions(tree.prefix, tree.prompt_mask),
+        jnp.broadcast_to(start[:, None, None] + jnp.arange(shapes[2][-1]), shapes[2]),
+    )
+    prompt_sees = _causal(shapes[1][-1]) & tree.prompt_mask[:, None, :]
+
+    def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Cache]:
+        queries, keys, values = (_split(x, shapes) for x in (queries, keys, values))
+        prefix, prompt, own = map(Source, keys, values)
+        contexts = (
+            attend(queries[0], [prefix._replace(visible=_causal(shapes[0][0]))]),
+            attend(queries[1], [prefix, prompt._replace(visible=prompt_sees)]),
+            attend(
+                queries[2],
+                [
+                    prefix,
+                    prompt._replace(visible=tree.prompt_mask[:, None, None, :]),
+                    own._replace(visible=_causal(shapes[2][-1])),
+                ],
+            ),
+        )
+        return _flat(contexts, 1), Cache((prefix.keys, prefix.values), (prompt.keys, prompt.values))
+
+    x = model.embed(_flat((tree.prefix, tree.prompts, tree.completions)))
+    hidden, cache = model.run_layers(x, rotation(config, _flat(positions)), attend_tree, remat=remat)
+    _, prompt_hidden, completion_hidden = _split(hidden, shapes)
+    last = shapes[1][-1] - 1 - jnp.argmax(tree.prompt_mask[:, ::-1], -1)
+    return jnp.take_along_axis(prompt_hidden, last[:, None, None], 1)[:, 0], completion_hidden, cache
+
+
+def token_log_probabilities(
+    params: Params,
+    prefix: Int[Array, " Tq"],
+    prompts: Prompts,
+    completions: Int[Array, "P G T"],
+    temperature: Float[Array, ""],
+    *,
+    config: ModelConfig,
+    rows: int = 1,
+    remat: bool = False,
+    chunk: int = 512,
+) -> Float[Array, "P G T"]:
+    """Log-probability of each completion token given all before it, under softmax(logits / temperature).
+
+    Temperature 0 (greedy sampling) is read as 1: the untempered policy. `rows` must divide P. At most `chunk`
+    tokens' logits exist at a time, in either direction.
+    """
+    samples, length = completions.shape[1:]
+    model = decoder(config, params)
+
+    def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array) -> Float[Array, "N G T"]:
+        # The last token of a completion predicts nothing that is asked for, so it is not run.
+        tree = Tree(prefix, prompt_tokens, prompt_mask, completions[..., :-1])
+        last, hidden, _ = run_tree(model, config, tree, remat=remat)
+        first = jnp.broadcast_to(last[:, None, None], (last.shape[0], samples, 1, last.shape[-1]))
+        hidden = jnp.concatenate([first, hidden], 2)
+        flat = _chunked_log_probabilities(
+            hidden.reshape(-1, hidden.shape[-1]), model.unembedding, completions.reshape(-1), temperature, chunk
+        )
+        return flat.reshape(completions.shape)
+
+    split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions))
+    return jax.vmap(one_row)(*split).reshape(-1, samples, length)
+
+
+def as_rows(x: Shaped[Array, "P ..."], rows: int) -> Shaped[Array, "rows N ..."]:
+    return x.reshape(rows, x.shape[0] // rows, *x.shape[1:])
+
+
+def tempered(logits: Float[Array, "... vocab"], temperature: Float[Array, ""]) -> Float[Array, "... vocab"]:
+    """float32 logits over the temperature; unchanged at temperature 0."""
+    return logits.astype(jnp.float32) / jnp.where(temperature > 0, temperature, 1.0)
+
+
+def _chunked_log_probabilities(
+    hidden: Float[Array, "tokens hidden"],
+    unembedding: Float[Array, "vocab hidden"],
+    targets: Int[Array, " tokens"],
+    temperature: Float[Array, ""],
+    chunk: int,
+) -> Float[Array, " tokens"]:
+    def one_chunk(hidden: Array, targets: Array) -> Array:
+        logits = tempered(jnp.einsum("nd,vd->nv", hidden, unembedding), temperature)
+        # A comparison instead of a gather: its gradient is elementwise, where a gather's is a scatter.
+        chosen = jnp.where(jnp.arange(logits.shape[-1]) == targets[:, None], logits, 0.0).sum(-1)
+        return chosen - jax.nn.logsumexp(logits, -1)
+
+    tokens = hidden.shape[0]
+    if tokens <= chunk:
+        return one_chunk(hidden, targets)
+    padding = -tokens % chunk
+    hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, chunk, hidden.shape[-1])
+    targets = jnp.pad(targets, (0, padding)).reshape(-1, chunk)
+    # Checkpointed: the backward pass recomputes a chunk's logits instead of keeping all chunks'.
+    recomputed = jax.checkpoint(one_chunk)
+    return jax.lax.map(lambda pair: recomputed(*pair), (hidden, targets)).reshape(-1)[:tokens]
+
+
+def _causal(length: int) -> Bool[Array, "length length"]:
+    return jnp.tril(jnp.ones((length, length), bool))
+
+
+def _flat(parts: tuple[Array, ...], trailing: int = 0) -> Array:
+    """Joins arrays of tokens with any leading axes into one list of tokens; the last `trailing` axes stay."""
+    return jnp.concatenate([part.reshape(-1, *part.shape[part.ndim - trailing :]) for part in parts])
+
+
+def _split(x: Array, shapes: tuple[tuple[int, ...], ...]) -> tuple[Array, ...]:
+    """The inverse of `_flat`."""
+    parts, start = [], 0
+    for shape in shapes:
+        size = 1
+        for axis in shape:
+            size *= axis
+        parts.append(x[start : start + size].reshape(*shape, *x.shape[1:]))
+        start += size
+    return tuple(parts)

@@ -1,0 +1,135 @@
+"""Sampling as one compiled function: prefill of the token tree, then a while loop over completion positions."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from rlvr_jax.models.attention import Source, attend
+from rlvr_jax.models.config import ModelConfig
+from rlvr_jax.models.decoder import Decoder, decoder, linear
+from rlvr_jax.models.rotary import rotation
+from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, run_tree
+from rlvr_jax.records import Prompts, Rollouts
+from rlvr_jax.sampling.categorical import draw
+from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
+
+
+class _Decoding(NamedTuple):
+    """What the loop carries; `rollouts` in rows `[R, N, G, T]`, `own` the completions' keys and values."""
+
+    position: Int[Array, ""]
+    rollouts: Rollouts
+    last_token: Int[Array, "R N G"]
+    done: Bool[Array, "R N G"]
+    own: tuple[Array, Array]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows"))
+def sample(
+    params: dict[str, Any],
+    prefix: Int[Array, " Tq"],
+    prompts: Prompts,
+    stop_tokens: Int[Array, " stops"],
+    seed: UInt32[Array, ""],
+    step: Int[Array, ""],
+    temperature: Float[Array, ""],
+    *,
+    config: ModelConfig,
+    samples: int,
+    max_new_tokens: int,
+    rows: int = 1,
+) -> Rollouts:
+    """G = `samples` completions of each prompt, each up to and including its first stop token.
+
+    Prefix and prompts are computed once and their keys and values shared, not copied. The noise is addressed (see
+    `noise`), so the same (seed, step, prompt id) always gives the same completions and two steps never
+    share noise. `rows` is the number of device shares that P is split over. The loop ends when every
+    completion has ended.
+    """
+    model = decoder(config, params)
+    keys = as_rows(sequence_keys(seed, step, prompts.ids, samples), rows)
+    prompt_tokens, prompt_mask = as_rows(prompts.tokens, rows), as_rows(prompts.mask, rows)
+
+    def prefill(tokens: Array, mask: Array) -> tuple[Array, Cache]:
+        no_completions = jnp.zeros((tokens.shape[0], samples, 0), tokens.dtype)
+        last, _, cache = run_tree(model, config, Tree(prefix, tokens, mask, no_completions))
+        return _logits(model, last), cache
+
+    logits, cache = jax.vmap(prefill)(prompt_tokens, prompt_mask)
+    shape = keys.shape
+    own_shape = (rows, config.num_layers, *shape[1:], max_new_tokens, config.num_kv_heads, config.head_dim)
+    empty = Rollouts(
+        tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
+        mask=jnp.zeros((*shape, max_new_tokens), bool),
+        log_probabilities=jnp.zeros((*shape, max_new_tokens), jnp.float32),
+        entropies=jnp.zeros((*shape, max_new_tokens), jnp.float32),
+        truncated=jnp.ones(shape, bool),
+    )
+    own = (jnp.zeros(own_shape, logits.dtype), jnp.zeros(own_shape, logits.dtype))
+    state = _Decoding(jnp.int32(0), empty, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), own)
+
+    def choose(state: _Decoding, logits: Float[Array, "R N G vocab"]) -> _Decoding:
+        """Draws the token at `state.position` for every completion that still runs."""
+        token, log_probability, entropy = draw(logits, token_uniforms(keys, state.position), temperature)
+        running = ~state.done
+        values = (token, running, log_probability, entropy)
+        fields = ("tokens", "mask", "log_probabilities", "entropies")
+        stopped = running & jnp.isin(token, stop_tokens)
+        written = {
+            name: getattr(state.rollouts, name).at[..., state.position].set(jnp.where(running, value, 0))
+            for name, value in zip(fields, values, strict=True)
+        }
+        rollouts = Rollouts(**written, truncated=state.rollouts.truncated & ~stopped)
+        return _Decoding(state.position + 1, rollouts, token, state.done | stopped, state.own)
+
+    decode_row = functools.partial(_decode_row, model, config, prefix)
+
+    def step_all(state: _Decoding) -> _Decoding:
+        logits, own = jax.vmap(decode_row, (0, 0, 0, 0, None))(
+            prompt_mask, cache, state.own, state.last_token, state.position - 1
+        )
+        return choose(state._replace(own=own), logits)
+
+    state = choose(state, jnp.broadcast_to(logits[:, :, None], (*shape, logits.shape[-1])))
+    state = jax.lax.while_loop(lambda s: (s.position < max_new_tokens) & ~jnp.all(s.done), step_all, state)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.rollouts)
+
+
+def _decode_row(
+    model: Decoder,
+    config: ModelConfig,
+    prefix: Int[Array, " Tq"],
+    prompt_mask: Bool[Array, "N Tp"],
+    cache: Cache,
+    own: tuple[Array, Array],
+    tokens: Int[Array, "N G"],
+    index: Int[Array, ""],
+) -> tuple[Float[Array, "N G vocab"], tuple[Array, Array]]:
+    """One token of each completion of a row, at completion index `index`: next logits and the grown cache."""
+    positions = jnp.broadcast_to(completion_start(prefix, prompt_mask)[:, None] + index, tokens.shape)
+    own_visible = jnp.arange(own[0].shape[3]) <= index
+
+    def attend_token(
+        layer: tuple, queries: Array, keys: Array, values: Array
+    ) -> tuple[Array, tuple[Array, Array]]:
+        shared, own = layer
+        keys, values = (x.reshape(*tokens.shape, *x.shape[1:]) for x in (keys, values))
+        own = (own[0].at[:, :, index].set(keys), own[1].at[:, :, index].set(values))
+        sources = [
+            Source(*shared.prefix),
+            Source(*shared.prompts, prompt_mask[:, None, None, :]),
+            Source(*own, own_visible),
+        ]
+        context = attend(queries.reshape(*tokens.shape, 1, *queries.shape[1:]), sources)
+        return context.reshape(-1, context.shape[-1]), own
+
+    x = model.embed(tokens.reshape(-1))
+    hidden, own = model.run_layers(x, rotation(config, positions.reshape(-1)), attend_token, (cache, own))
+    return _logits(model, hidden).reshape(*tokens.shape, -1), own
+
+
+def _logits(model: Decoder, hidden: Float[Array, "tokens hidden"]) -> Float[Array, "tokens vocab"]:
+    return linear(hidden, model.unembedding)

@@ -1,0 +1,126 @@
+"""A task: a dataset, the form in which a question is put to the model, and a verifier of its answers."""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.records import Prompts
+
+Split = Literal["train", "held_out"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One question with its right answer. `id` is unique within its split."""
+
+    id: int
+    question: str
+    answer: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a verifier says of one completion."""
+
+    correct: bool
+    """The verdict that becomes the reward."""
+    reason: str
+    """One word or two for a person: "right", "wrong", "no number", ..."""
+    scores: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    """Other readings of the same completion, by name (GSM8K: strict and flexible)."""
+
+
+class Task(Protocol):
+    """What the training loop and the evaluation need. Rows are addressed, so that no state is kept."""
+
+    name: str
+    stop: tuple[str, ...]
+    """Strings that end a completion beside the model's own end-of-sequence tokens; each must be one token."""
+
+    def row(self, split: Split, index: int, seed: int = 0) -> Row:
+        """The row at `index` (from 0, without end for train) of the order that `seed` shuffles or draws."""
+
+    def size(self, split: Split) -> int | None:
+        """Number of different rows, or `None` for a generator that does not run out."""
+
+    def prompt(self, row: Row, tokenizer: Any) -> tuple[str, str]:
+        """(prefix, rest): what is shared by all prompts of the task, and what is this row's own."""
+
+    def verify(self, row: Row, completion: str) -> Verdict:
+        """Never raises, never executes model text."""
+
+
+def in_held_out(question: str, one_in: int = 8) -> bool:
+    """Whether a question belongs to the held-out stream: one in eight does, decided by its text alone.
+
+    Two streams that draw from the same generator and keep only their side never share a question.
+    """
+    return zlib.crc32(question.encode()) % one_in == 0
+
+
+class PromptEncoder:
+    """Rows to token arrays of one fixed shape, the shared prefix apart.
+
+    Prefix and rest are tokenised separately, so the prefix is the same tokens for every row.
+    """
+
+    def __init__(self, task: Task, tokenizer: Any, probe: Sequence[Row], max_prompt_tokens: int | None = None):
+        """`probe` are rows that show how long prompts get; `max_prompt_tokens` sets the length instead.
+
+        Raises UserError when a longer prompt is met later: it is never cut in silence.
+        """
+        self.task, self.tokenizer = task, tokenizer
+        prefix, _ = task.prompt(probe[0], tokenizer)
+        self.prefix = np.array(_token_ids(tokenizer, prefix), np.int32)
+        self.length = max_prompt_tokens or max(len(self._own_tokens(row)) for row in probe)
+
+    def _own_tokens(self, row: Row) -> list[int]:
+        return _token_ids(self.tokenizer, self.task.prompt(row, self.tokenizer)[1])
+
+    def encode(self, rows: Sequence[Row]) -> Prompts:
+        """Right-padded prompts of the rows."""
+        tokens = np.zeros((len(rows), self.length), np.int32)
+        mask = np.zeros((len(rows), self.length), bool)
+        for i, row in enumerate(rows):
+            own = self._own_tokens(row)
+            if not 0 < len(own) <= self.length:
+                raise UserError(
+                    f"{self.task.name}: question {row.id} has {len(own)} prompt tokens of its own, "
+                    f"accepted are 1 to {self.length} (max_prompt_tokens)"
+                )
+            tokens[i, : len(own)] = own
+            mask[i, : len(own)] = True
+        return Prompts(tokens, mask, np.array([row.id for row in rows], np.uint32))
+
+    def stop_tokens(self, eos_token_ids: Sequence[int]) -> np.ndarray:
+        """Ids of all tokens that end a completion. Raises UserError when a stop string is not one token."""
+        stops = list(eos_token_ids)
+        for text in self.task.stop:
+            ids = _token_ids(self.tokenizer, text)
+            if len(ids) != 1:
+                raise UserError(f"{self.task.name}: stop {text!r} is {len(ids)} tokens of this tokenizer, accepted is 1")
+            stops += ids
+        return np.array(stops, np.int32)
+
+
+def _token_ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def chat_prompt(tokenizer: Any, system: str, question: str) -> tuple[str, str]:
+    """The tokenizer's chat template around a question, cut in front of the question.
+
+    Raises UserError when the tokenizer has no chat template.
+    """
+    if not tokenizer.chat_template:
+        raise UserError("the model's tokenizer has no chat template; accepted is --prompt-format plain")
+    question = question.strip()
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    # Templates with a thinking mode read the last argument; others ignore it.
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+    start = text.rindex(question)
+    return text[:start], text[start:]
