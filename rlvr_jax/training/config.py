@@ -1,0 +1,119 @@
+"""The configuration of a run: typed, frozen, checked once when built."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.objectives import Loss, Objective, named_objective
+from rlvr_jax.objectives.losses import Aggregation
+from rlvr_jax.sharding import MeshShape
+from rlvr_jax.tasks import PromptFormat
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """One run: a policy, a task, an objective, an optimiser and a schedule."""
+
+    model: str = "embedded:smollm2-135m-instruct"
+    """Hub id, local folder, .gguf file, or embedded:NAME."""
+    task: str = "arithmetic"
+    """arithmetic, gsm8k, gsm8k:strict, or reasoning_gym:GENERATOR."""
+    data: str | None = None
+    """Local data of the task: a JSONL file or a folder with train.jsonl and test.jsonl. Default: its public home."""
+    prompt_format: PromptFormat = "chat"
+    """chat: the model's chat template; plain: text without it. Arithmetic is always plain few-shot lines."""
+    max_prompt_tokens: int | None = None
+    """Longest prompt, without the prefix that all prompts share; default: the longest of the task's rows."""
+
+    objective: str = "sign"
+    """sign, half_reference, group_mean, group_mean_std."""
+    surrogate: Literal["policy_gradient", "ppo_clip"] = "policy_gradient"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    aggregation: Aggregation = "sequence_mean"
+    kl_coefficient: float = 0.0
+    """Weight of the KL to the initial policy in the loss."""
+
+    steps: int = 40
+    """Rollout steps; each samples, verifies and updates."""
+    prompts_per_step: int = 8
+    samples_per_prompt: int = 4
+    max_new_tokens: int = 5
+    temperature: float = 1.0
+    updates_per_rollout: int = 1
+    """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
+    micro_batches: int = 1
+    """Pieces in which a batch goes through the model, for memory; the update is the same."""
+    remat: bool = False
+    """Recompute each layer in the backward pass instead of keeping its activations."""
+
+    learning_rate: float = 1e-5
+    warmup_steps: int = 5
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    max_gradient_norm: float = 1.0
+
+    seed: int = 0
+    """Decides the order of prompts and all sampling noise."""
+    mesh: MeshShape = MeshShape()
+
+    evaluate_every: int = 10
+    """Steps between evaluations on held-out questions; 0: only before the first and after the last."""
+    evaluation_questions: int = 256
+    evaluation_samples: int = 4
+    evaluation_temperature: float = 1.0
+    evaluation_batch: int = 64
+    """Questions that are sampled together."""
+
+    checkpoint_every: int = 20
+    """Steps between checkpoints; 0: none at all."""
+    keep_checkpoints: int = 2
+    output: Path | None = None
+    """Folder of the run; default: runs/TASK-OBJECTIVE-seedN."""
+
+    def __post_init__(self) -> None:
+        least = {
+            "steps": 1,
+            "prompts_per_step": 1,
+            "samples_per_prompt": 1,
+            "max_new_tokens": 1,
+            "updates_per_rollout": 1,
+            "micro_batches": 1,
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "kl_coefficient": 0.0,
+            "evaluate_every": 0,
+            "evaluation_questions": 1,
+            "evaluation_samples": 1,
+            "evaluation_temperature": 0.0,
+            "evaluation_batch": 1,
+            "checkpoint_every": 0,
+            "keep_checkpoints": 1,
+            "seed": 0,
+        }
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise UserError(f"{name} is {getattr(self, name)}, accepted is {low} or more")
+        for name in ("learning_rate", "temperature", "max_gradient_norm"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}, accepted is a number above 0")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, accepted is a number in [0, 1)")
+        if self.seed >= 2**32:
+            raise UserError(f"seed is {self.seed}, accepted is less than 2**32")
+        self.resolved_objective.check(self.samples_per_prompt)
+
+    @property
+    def resolved_objective(self) -> Objective:
+        """The named objective with this run's loss. Raises UserError for an unknown name."""
+        loss = Loss(self.surrogate, self.clip_low, self.clip_high, self.aggregation, self.kl_coefficient)
+        return named_objective(self.objective, loss)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        task = self.task.replace(":", "-")
+        return self.output or Path("runs") / f"{task}-{self.objective}-seed{self.seed}"

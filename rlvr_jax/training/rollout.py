@@ -1,0 +1,103 @@
+"""From task rows to graded rollouts: encode, sample, decode, verify."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, PyTree
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.models import Model
+from rlvr_jax.records import Prompts, Rollouts
+from rlvr_jax.sampling import sample
+from rlvr_jax.sharding import batch_shards, named_sharding
+from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class GradedRollouts:
+    """Completions of P rows, G each, with what the verifier said of them."""
+
+    rows: Sequence[Row]
+    prompts: Prompts
+    rollouts: Rollouts
+    """On device."""
+    completions: list[list[str]]
+    verdicts: list[list[Verdict]]
+    lengths: np.ndarray
+    """Tokens of each completion, `[P, G]`."""
+    seconds: dict[str, float]
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """`[P, G]`, 1.0 for right and 0.0 for wrong."""
+        return np.array([[verdict.correct for verdict in group] for group in self.verdicts], np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Roller:
+    """Everything that stays the same from one rollout to the next."""
+
+    model: Model
+    task: Task
+    encoder: PromptEncoder
+    mesh: Mesh
+
+    def __post_init__(self) -> None:
+        # Put on the device once: a transfer at every step would be wasted.
+        replicated = named_sharding(self.mesh)
+        object.__setattr__(self, "prefix", jax.device_put(self.encoder.prefix, replicated))
+        stops = self.encoder.stop_tokens(self.model.eos_token_ids)
+        object.__setattr__(self, "stop_tokens", jax.device_put(stops, replicated))
+
+    prefix: jax.Array = dataclasses.field(init=False)
+    stop_tokens: jax.Array = dataclasses.field(init=False)
+
+    def __call__(
+        self,
+        params: PyTree,
+        rows: Sequence[Row],
+        *,
+        seed: int,
+        step: int,
+        samples: int,
+        max_new_tokens: int,
+        temperature: float,
+    ) -> GradedRollouts:
+        """Samples and verifies `samples` completions of each row."""
+        shards = batch_shards(self.mesh)
+        if len(rows) % shards:
+            raise UserError(f"prompts sampled together are {len(rows)}: accepted is a multiple of data x fsdp ({shards})")
+        started = time.perf_counter()
+        prompts = jax.device_put(self.encoder.encode(rows), named_sharding(self.mesh, ("batch",)))
+        rollouts = sample(
+            params,
+            self.prefix,
+            prompts,
+            self.stop_tokens,
+            jnp.uint32(np.uint32(seed)),
+            jnp.int32(step),
+            jnp.float32(temperature),
+            config=self.model.config,
+            samples=samples,
+            max_new_tokens=max_new_tokens,
+            rows=shards,
+        )
+        tokens, mask = jax.device_get((rollouts.tokens, rollouts.mask))
+        sampled = time.perf_counter()
+        completions = self._decode(tokens, mask)
+        verdicts = [
+            [self.task.verify(row, text) for text in group] for row, group in zip(rows, completions, strict=True)
+        ]
+        seconds = {"sample": sampled - started, "verify": time.perf_counter() - sampled}
+        return GradedRollouts(rows, prompts, rollouts, completions, verdicts, mask.sum(-1), seconds)
+
+    def _decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "P G T"]) -> list[list[str]]:
+        flat = [ids[keep].tolist() for ids, keep in zip(tokens.reshape(-1, tokens.shape[-1]), mask.reshape(-1, mask.shape[-1]), strict=True)]
+        texts = self.model.tokenizer.batch_decode(flat, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        samples = tokens.shape[1]
+        return [texts[start : start + samples] for start in range(0, len(texts), samples)]

@@ -1,0 +1,96 @@
+"""`TrainState`: the whole truth of a run. Saving it and nothing else makes resume bit-exact."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Int, PyTree, UInt32
+
+from rlvr_jax.models import ModelConfig, param_shardings
+from rlvr_jax.records import AnyArray, record
+from rlvr_jax.sharding import named_sharding
+
+
+@record
+class TrainState:
+    """What an update reads and writes."""
+
+    step: Int[AnyArray, ""]
+    """Rollout steps done."""
+    params: PyTree
+    optimizer: PyTree
+    seed: UInt32[AnyArray, ""]
+    """The base key: all sampling noise and the order of prompts follow from it and the step."""
+    cursor: Int[AnyArray, ""]
+    """Train rows consumed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW with linear warm-up to a constant rate, gradients clipped by their global norm."""
+
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+    beta1: float
+    beta2: float
+    max_gradient_norm: float
+
+
+def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
+    """The optax chain. Update i (from 0) of the warm-up has rate `learning_rate * (i + 1) / warmup_steps`."""
+    warmup = max(settings.warmup_steps, 1)
+    schedule = optax.schedules.linear_schedule(settings.learning_rate / warmup, settings.learning_rate, warmup - 1)
+
+    def decayed(params: PyTree) -> PyTree:
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key != "scale", params)
+
+    return optax.chain(
+        optax.clip_by_global_norm(settings.max_gradient_norm),
+        optax.adamw(
+            schedule, settings.beta1, settings.beta2, weight_decay=settings.weight_decay, mask=decayed
+        ),
+    )
+
+
+def state_shardings(config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh) -> TrainState:
+    """The sharding of every leaf of a state; moments live where their weights do, scalars everywhere."""
+    replicated = named_sharding(mesh)
+    of_params = param_shardings(config, mesh)
+    of_optimizer = optax.tree_utils.tree_map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        jax.eval_shape(optimizer.init, params),
+        of_params,
+        transform_non_params=lambda _: replicated,
+    )
+    return TrainState(replicated, of_params, of_optimizer, replicated, replicated)
+
+
+def init_state(
+    params: PyTree, seed: int, *, config: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> TrainState:
+    """The state before the first step. Takes over `params`; do not use them afterwards."""
+
+    def build(params: PyTree) -> TrainState:
+        return TrainState(jnp.int32(0), params, optimizer.init(params), jnp.uint32(np.uint32(seed)), jnp.int32(0))
+
+    shardings = state_shardings(config, optimizer, params, mesh)
+    return jax.jit(build, out_shardings=shardings)(params)
+
+
+def abstract_state(
+    config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh
+) -> Any:
+    """Shapes, types and shardings of a state, to restore one into; `params` may be abstract."""
+    shapes = jax.eval_shape(
+        lambda p: TrainState(jnp.int32(0), p, optimizer.init(p), jnp.uint32(0), jnp.int32(0)), params
+    )
+    shardings = state_shardings(config, optimizer, params, mesh)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
+    )

@@ -1,0 +1,153 @@
+"""The policy update: one compiled function from (state, batch) to (state, metrics)."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PyTree
+
+from rlvr_jax.models import ModelConfig, token_log_probabilities
+from rlvr_jax.objectives import Loss, aggregate, kl_in_loss, weighted_mean
+from rlvr_jax.records import Batch
+from rlvr_jax.sharding import batch_shards
+from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, state_shardings
+
+Metrics = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateSettings:
+    """What is compiled into an update; runs that differ only in advantage share the compiled function."""
+
+    model: ModelConfig
+    loss: Loss
+    optimizer: OptimizerSettings
+    micro_batches: int = 1
+    remat: bool = False
+
+
+@functools.partial(jax.jit, static_argnames=("settings", "mesh"), donate_argnames="state")
+def update(
+    state: TrainState,
+    batch: Batch,
+    prefix: Int[Array, " Tq"],
+    temperature: Float[Array, ""],
+    reference: PyTree,
+    *,
+    settings: UpdateSettings,
+    mesh: Mesh,
+) -> tuple[TrainState, Metrics]:
+    """One optimiser step on one batch; `state` is donated. `step` and `cursor` are the loop's to advance.
+
+    P must be a multiple of batch shards times micro-batches. `reference` are the parameters of the KL's
+    reference policy, `None` without a KL. The loss's denominator is that of the whole batch, so micro-batches and
+    device shares give the same gradient as one piece.
+    """
+    optimizer = make_optimizer(settings.optimizer)
+    loss, metrics, gradients = loss_and_gradients(
+        state.params, batch, prefix, temperature, reference, settings=settings, rows=batch_shards(mesh)
+    )
+    updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+    updated = dataclasses.replace(
+        state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state
+    )
+    updated = jax.lax.with_sharding_constraint(
+        updated, state_shardings(settings.model, optimizer, state.params, mesh)
+    )
+    return updated, {"loss": loss, "gradient_norm": optax.global_norm(gradients)} | metrics
+
+
+def loss_and_gradients(
+    params: PyTree,
+    batch: Batch,
+    prefix: Int[Array, " Tq"],
+    temperature: Float[Array, ""],
+    reference: PyTree,
+    *,
+    settings: UpdateSettings,
+    rows: int,
+) -> tuple[Float[Array, ""], Metrics, PyTree]:
+    """The loss of a batch, metrics about its tokens, and the gradient with respect to `params`."""
+    mask = batch.rollouts.mask
+    _, weight = aggregate(jnp.zeros(mask.shape), mask, settings.loss.aggregation)
+    log_probabilities_of = functools.partial(
+        token_log_probabilities, config=settings.model, rows=rows, remat=settings.remat
+    )
+
+    def piece_loss(params: PyTree, piece: Batch) -> tuple[Array, Metrics]:
+        rollouts = piece.rollouts
+        log_probabilities = log_probabilities_of(params, prefix, piece.prompts, rollouts.tokens, temperature)
+        reference_log_probabilities = None
+        if settings.loss.kl_coefficient:
+            reference_log_probabilities = jax.lax.stop_gradient(
+                log_probabilities_of(reference, prefix, piece.prompts, rollouts.tokens, temperature)
+            )
+        advantages = jnp.broadcast_to(piece.advantages[..., None], rollouts.tokens.shape)
+        total, _ = settings.loss(
+            log_probabilities, rollouts.log_probabilities, advantages, rollouts.mask, reference_log_probabilities
+        )
+        sums = _token_sums(log_probabilities, reference_log_probabilities, advantages, piece, settings.loss)
+        return weighted_mean(total, weight), sums
+
+    gradient_of = jax.value_and_grad(piece_loss, has_aux=True)
+    if settings.micro_batches == 1:
+        (loss, sums), gradients = gradient_of(params, batch)
+    else:
+        pieces = jax.tree.map(lambda x: _micro_batches(x, rows, settings.micro_batches), batch)
+
+        def accumulate(carry: tuple, piece: Batch) -> tuple[tuple, None]:
+            (loss, sums), gradients = gradient_of(params, piece)
+            maximum = jnp.maximum(carry[1]["max"], sums["max"])
+            added = jax.tree.map(jnp.add, carry, (loss, sums, gradients))
+            added[1]["max"] = maximum
+            return added, None
+
+        zero = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype),
+            jax.eval_shape(gradient_of, params, jax.tree.map(lambda x: x[0], pieces)),
+        )
+        (loss, sums, gradients), _ = jax.lax.scan(accumulate, (*zero[0], zero[1]), pieces)
+
+    tokens = jnp.maximum(sums["tokens"], 1.0)
+    metrics = {
+        "clipped_share": sums["clipped"] / tokens,
+        "kl": sums["kl"] / tokens,
+        "sampler_difference_mean": sums["difference"] / tokens,
+        "sampler_difference_max": sums["max"],
+    }
+    return loss, metrics, gradients
+
+
+def _token_sums(
+    log_probabilities: Float[Array, "P G T"],
+    reference_log_probabilities: Float[Array, "P G T"] | None,
+    advantages: Float[Array, "P G T"],
+    piece: Batch,
+    loss: Loss,
+) -> Metrics:
+    """Sums over tokens, divided only when all pieces are in."""
+    rollouts = piece.rollouts
+    log_probabilities = jax.lax.stop_gradient(log_probabilities)
+    difference = jnp.where(rollouts.mask, log_probabilities - rollouts.log_probabilities, 0.0)
+    ratio = jnp.exp(difference)
+    clipped = ((ratio > 1 + loss.clip_high) & (advantages > 0)) | ((ratio < 1 - loss.clip_low) & (advantages < 0))
+    kl = jnp.zeros(())
+    if reference_log_probabilities is not None:
+        per_token = kl_in_loss(log_probabilities, reference_log_probabilities, rollouts.log_probabilities)
+        kl = jnp.sum(jnp.where(rollouts.mask, per_token, 0.0))
+    return {
+        "tokens": rollouts.mask.sum().astype(jnp.float32),
+        "clipped": jnp.sum(clipped & rollouts.mask, dtype=jnp.float32) * (loss.surrogate == "ppo_clip"),
+        "kl": kl,
+        "difference": jnp.abs(difference).sum(),
+        "max": jnp.abs(difference).max(),
+    }
+
+
+def _micro_batches(x: Array, rows: int, pieces: int) -> Array:
+    """`[P, ...]` to `[pieces, P / pieces, ...]`, each piece taking its part of every device share."""
+    split = x.reshape(rows, pieces, -1, *x.shape[1:])
+    return split.swapaxes(0, 1).reshape(pieces, -1, *x.shape[1:])
