@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
+from rlvr_jax.evaluation.rollout import Roller
 from rlvr_jax.starvation import Interval, mean_interval
-from rlvr_jax.training.rollout import Roller
 
 EVALUATION_STEP = 2**31 - 1
 """The step that addresses the noise of evaluations; no training step has it."""

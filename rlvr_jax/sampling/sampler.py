@@ -79,7 +79,7 @@ def sample(
         fields = ("tokens", "mask", "log_probabilities", "entropies")
         stopped = running & jnp.isin(token, stop_tokens)
         written = {
-            name: getattr(state.rollouts, name).at[..., state.position].set(jnp.where(running, value, 0))
+            name: getattr(state.rollouts, name).at[..., state.position].set(jnp.where(running, value, jnp.zeros_like(value)))
             for name, value in zip(fields, values, strict=True)
         }
         rollouts = Rollouts(**written, truncated=state.rollouts.truncated & ~stopped)

@@ -27,7 +27,7 @@ class Arithmetic:
         kind = _KINDS[generator.integers(len(_KINDS))]
         while True:
             question, answer = kind(generator)
-            if in_held_out(question, one_in=4) == (split == "held_out"):
+            if in_held_out(question, one_in=3) == (split == "held_out"):
                 return Row(index, question, str(answer))
 
     def size(self, split: Split) -> None:
@@ -61,10 +61,10 @@ def _product(generator: np.random.Generator, low: int, high: int, least: int) ->
 
 
 _KINDS = (
-    functools.partial(_sum, low=0, high=10),
+    functools.partial(_sum, low=1, high=10),
     functools.partial(_sum, low=10, high=100),
-    functools.partial(_difference, low=0, high=10),
+    functools.partial(_difference, low=1, high=10),
     functools.partial(_difference, low=10, high=100),
-    functools.partial(_product, low=0, high=10, least=0),
+    functools.partial(_product, low=1, high=10, least=1),
     functools.partial(_product, low=10, high=100, least=2),
 )

@@ -38,24 +38,15 @@ class GradedRollouts:
         return np.array([[verdict.correct for verdict in group] for group in self.verdicts], np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
 class Roller:
-    """Everything that stays the same from one rollout to the next."""
+    """Samples and verifies; holds everything that stays the same from one rollout to the next."""
 
-    model: Model
-    task: Task
-    encoder: PromptEncoder
-    mesh: Mesh
-
-    def __post_init__(self) -> None:
+    def __init__(self, model: Model, task: Task, encoder: PromptEncoder, mesh: Mesh):
+        self.model, self.task, self.encoder, self.mesh = model, task, encoder, mesh
         # Put on the device once: a transfer at every step would be wasted.
-        replicated = named_sharding(self.mesh)
-        object.__setattr__(self, "prefix", jax.device_put(self.encoder.prefix, replicated))
-        stops = self.encoder.stop_tokens(self.model.eos_token_ids)
-        object.__setattr__(self, "stop_tokens", jax.device_put(stops, replicated))
-
-    prefix: jax.Array = dataclasses.field(init=False)
-    stop_tokens: jax.Array = dataclasses.field(init=False)
+        replicated = named_sharding(mesh)
+        self.prefix = jax.device_put(encoder.prefix, replicated)
+        self.stop_tokens = jax.device_put(encoder.stop_tokens(model.eos_token_ids), replicated)
 
     def __call__(
         self,
@@ -97,7 +88,7 @@ class Roller:
         return GradedRollouts(rows, prompts, rollouts, completions, verdicts, mask.sum(-1), seconds)
 
     def _decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "P G T"]) -> list[list[str]]:
-        flat = [ids[keep].tolist() for ids, keep in zip(tokens.reshape(-1, tokens.shape[-1]), mask.reshape(-1, mask.shape[-1]), strict=True)]
-        texts = self.model.tokenizer.batch_decode(flat, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        samples = tokens.shape[1]
-        return [texts[start : start + samples] for start in range(0, len(texts), samples)]
+        def decode(ids: np.ndarray, keep: np.ndarray) -> str:
+            return self.model.tokenizer.decode(ids[keep], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+        return [[decode(*pair) for pair in zip(*group, strict=True)] for group in zip(tokens, mask, strict=True)]

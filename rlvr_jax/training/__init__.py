@@ -1,0 +1,24 @@
+"""The train state, the sharded update, checkpoints, and the loop that joins them."""
+
+from rlvr_jax.training.checkpoint import Checkpoints
+from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.run import RunResult, Setup, prepare, read_result, run_config, train
+from rlvr_jax.training.state import TrainState, init_state, make_optimizer
+from rlvr_jax.training.update import UpdateSettings, loss_and_gradients, update
+
+__all__ = [
+    "Checkpoints",
+    "RunResult",
+    "Setup",
+    "TrainConfig",
+    "TrainState",
+    "UpdateSettings",
+    "init_state",
+    "loss_and_gradients",
+    "make_optimizer",
+    "prepare",
+    "read_result",
+    "run_config",
+    "train",
+    "update",
+]

@@ -1,0 +1,228 @@
+"""One run, top to bottom: set up, then sample, verify, update, evaluate, checkpoint."""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.evaluation import Evaluation, GradedRollouts, Roller, evaluate
+from rlvr_jax.models import Model, abstract_params, load_params, open_model, param_shardings
+from rlvr_jax.records import Batch
+from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
+from rlvr_jax.starvation import degeneracy, zero_advantage_share
+from rlvr_jax.tasks import PromptEncoder, Task, make_task
+from rlvr_jax.training.checkpoint import Checkpoints
+from rlvr_jax.training.compilations import compilations
+from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.progress import RunProgress
+from rlvr_jax.training.run_folder import RunFolder, read_jsonl
+from rlvr_jax.training.state import OptimizerSettings, TrainState, abstract_state, init_state, make_optimizer
+from rlvr_jax.training.update import UpdateSettings, update
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What runs can share: model, task and mesh. Weights are read anew by each run."""
+
+    model: Model
+    mesh: Mesh
+    roller: Roller
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a finished run shows."""
+
+    folder: Path
+    metrics: list[dict[str, float]]
+    timings: list[dict[str, float]]
+    evaluations: dict[int, Evaluation]
+
+    @property
+    def before(self) -> Evaluation:
+        return self.evaluations[min(self.evaluations)]
+
+    @property
+    def after(self) -> Evaluation:
+        return self.evaluations[max(self.evaluations)]
+
+
+def prepare(config: TrainConfig) -> Setup:
+    """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
+    mesh = make_mesh(config.mesh)
+    shards = batch_shards(mesh)
+    for name, pieces in (("prompts_per_step", shards * config.micro_batches), ("evaluation_batch", shards)):
+        if getattr(config, name) % pieces:
+            raise UserError(
+                f"{name} is {getattr(config, name)}: accepted is a multiple of {pieces} "
+                f"(data x fsdp = {shards} device shares, micro_batches = {config.micro_batches})"
+            )
+    model = open_model(config.model)
+    param_shardings(model.config, mesh)
+    task = make_task(config.task, config.data, config.prompt_format)
+    encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
+    return Setup(model, mesh, Roller(model, task, encoder, mesh))
+
+
+def _probe(task: Task) -> list[Any]:
+    """Rows that show how long prompts get: all of a finite task, a thousand of each stream of a generator."""
+    splits = ("train", "held_out")
+    return [task.row(split, i) for split in splits for i in range(task.size(split) or 1000)]
+
+
+def train(
+    config: TrainConfig,
+    setup: Setup,
+    *,
+    resume: bool = False,
+    name: str = "train",
+    before: Evaluation | None = None,
+) -> RunResult:
+    """Trains and returns what the run folder then holds.
+
+    With `resume` an earlier run in the same folder goes on from its latest checkpoint, and ends in the same
+    bits as if it had never stopped. `before` is the evaluation of the untrained policy where it is known.
+    """
+    folder = RunFolder(config, resume=resume)
+    model, mesh, roller = setup.model, setup.mesh, setup.roller
+    settings = UpdateSettings(
+        model.config, config.resolved_objective.loss, _optimizer_settings(config), config.micro_batches, config.remat
+    )
+    advantages_of = jax.jit(config.resolved_objective.advantage)
+
+    with Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
+        state = _first_state(config, setup, checkpoints)
+        done = int(state.step)
+        folder.rewind(done)
+        reference = load_params(model.folder, model.config, mesh) if config.kl_coefficient else None
+
+        with RunProgress(name, config.steps, done) as progress:
+            if done:
+                progress.say(f"resumed after step {done}")
+
+            def evaluate_at(step: int, known: Evaluation | None = None) -> None:
+                result = known or evaluate(roller, state.params, **_evaluation_settings(config))
+                result.save(folder.evaluation_file(step))
+                folder.write_scalars(step, {"held_out_accuracy": result.accuracy.mean})
+                mean, low, high = result.accuracy
+                progress.say(f"held-out accuracy {mean:.3f} [{low:.3f}, {high:.3f}] after step {step}")
+
+            if done == 0:
+                evaluate_at(0, before)
+            for step in range(done + 1, config.steps + 1):
+                started, compiled = time.perf_counter(), compilations()
+                cursor = (step - 1) * config.prompts_per_step
+                rows = [roller.task.row("train", cursor + i, config.seed) for i in range(config.prompts_per_step)]
+                graded = roller(
+                    state.params,
+                    rows,
+                    seed=config.seed,
+                    step=step,
+                    samples=config.samples_per_prompt,
+                    max_new_tokens=config.max_new_tokens,
+                    temperature=config.temperature,
+                )
+                rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
+                advantages = advantages_of(rewards)
+                batch = Batch(graded.prompts, graded.rollouts, advantages)
+                updating = time.perf_counter()
+                for _ in range(config.updates_per_rollout):
+                    state, metrics = update(
+                        state,
+                        batch,
+                        roller.prefix,
+                        jnp.float32(config.temperature),
+                        reference,
+                        settings=settings,
+                        mesh=mesh,
+                    )
+                state = dataclasses.replace(
+                    state, step=state.step + 1, cursor=state.cursor + config.prompts_per_step
+                )
+                metrics = {**_batch_metrics(graded, rewards, advantages), **jax.device_get(metrics)}
+                metrics = {key: float(value) for key, value in metrics.items()}
+                ended = time.perf_counter()
+                timings = {
+                    "step_seconds": ended - started,
+                    **{f"{key}_seconds": value for key, value in graded.seconds.items()},
+                    "update_seconds": ended - updating,
+                    "sampled_tokens_per_second": float(graded.lengths.sum()) / graded.seconds["sample"],
+                    "compilations": compilations() - compiled,
+                }
+                folder.write_step(step, metrics, timings)
+                folder.write_completions(step, graded)
+                progress.step(step, metrics, timings)
+
+                last = step == config.steps
+                if last or (config.evaluate_every and step % config.evaluate_every == 0):
+                    evaluate_at(step)
+                if config.checkpoint_every and (last or step % config.checkpoint_every == 0):
+                    checkpoints.save(state)
+    folder.close()
+    return read_result(folder.path)
+
+
+def read_result(path: Path) -> RunResult:
+    """What a run folder holds."""
+    evaluations = {
+        int(file.stem.removeprefix("step_")): Evaluation.load(file)
+        for file in sorted((path / "evaluations").glob("step_*.json"))
+    }
+    return RunResult(path, read_jsonl(path / "metrics.jsonl"), read_jsonl(path / "timings.jsonl"), evaluations)
+
+
+def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:
+    names = [field.name for field in dataclasses.fields(OptimizerSettings)]
+    return OptimizerSettings(**{name: getattr(config, name) for name in names})
+
+
+def _evaluation_settings(config: TrainConfig) -> dict[str, Any]:
+    return {
+        "questions": config.evaluation_questions,
+        "samples": config.evaluation_samples,
+        "max_new_tokens": config.max_new_tokens,
+        "temperature": config.evaluation_temperature,
+        "batch": config.evaluation_batch,
+    }
+
+
+def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) -> TrainState:
+    """From the latest checkpoint, or from the model's own weights."""
+    optimizer = make_optimizer(_optimizer_settings(config))
+    model, mesh = setup.model, setup.mesh
+    if checkpoints.latest_step is not None:
+        return checkpoints.restore(abstract_state(model.config, optimizer, abstract_params(model.config), mesh))
+    params = load_params(model.folder, model.config, mesh)
+    return init_state(params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh)
+
+
+def _batch_metrics(graded: GradedRollouts, rewards: jax.Array, advantages: jax.Array) -> dict[str, Any]:
+    """What a batch of rollouts says before any update."""
+    rollouts = graded.rollouts
+    groups = degeneracy(rewards)
+    return {
+        "reward": rewards.mean(),
+        "degeneracy": groups.observed,
+        "degeneracy_predicted": groups.predicted,
+        "all_wrong": groups.all_wrong,
+        "all_right": groups.all_right,
+        "zero_advantage": zero_advantage_share(advantages),
+        "length": np.mean(graded.lengths),
+        "truncated": jnp.mean(rollouts.truncated),
+        "entropy": jnp.sum(rollouts.entropies) / jnp.sum(rollouts.mask),
+    }
+
+
+def run_config(path: Path) -> dict[str, Any]:
+    """The configuration that a run folder was made with. Raises UserError when it is not a run folder."""
+    file = path / "run.json"
+    if not file.is_file():
+        raise UserError(f"{str(path)!r} is not a run folder: it has no run.json")
+    return json.loads(file.read_text())

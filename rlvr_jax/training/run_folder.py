@@ -1,0 +1,143 @@
+"""What a run leaves on disk, each file written so that a kill at any moment leaves a readable one.
+
+    run.json            the configuration
+    metrics.jsonl       one line a step; the same command gives the same bytes
+    timings.jsonl       one line a step: seconds, tokens per second, compilations
+    completions/        one Parquet file a step: what was asked, sampled and judged
+    evaluations/        one JSON file an evaluation: the verdict on every held-out question
+    checkpoints/        Orbax
+    tensorboard/        the metrics again, for TensorBoard
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+from tensorboardX import SummaryWriter
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.evaluation import Evaluation, GradedRollouts
+from rlvr_jax.training.config import TrainConfig
+
+# A resumed run may differ in how far it goes and where it is kept, in nothing that shapes the result.
+_MAY_DIFFER = ("steps", "output", "keep_checkpoints", "checkpoint_every")
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Aside, then renamed: the file is whole or absent."""
+    scratch = file.with_name(f".{file.name}.part")
+    scratch.write_text(json.dumps(value, indent=2, default=str))
+    os.replace(scratch, file)
+
+
+def read_jsonl(file: Path) -> list[dict[str, Any]]:
+    """All whole lines; a last line that a kill cut off is left out."""
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+class RunFolder:
+    """One run's folder."""
+
+    def __init__(self, config: TrainConfig, *, resume: bool):
+        """Makes the folder, or takes up an earlier one of the same configuration when `resume` is set.
+
+        Raises UserError when the folder holds another run, or one that `resume` does not allow to continue.
+        """
+        self.path = config.folder
+        described = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"output is {str(self.path)!r}: a file is there, accepted is a new folder")
+        if self.path.is_dir() and any(self.path.iterdir()):
+            self._check_same(described, resume)
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "run.json", described)
+        (self.path / "completions").mkdir(exist_ok=True)
+        self._writer: SummaryWriter | None = None
+
+    def _check_same(self, described: Mapping[str, Any], resume: bool) -> None:
+        file = self.path / "run.json"
+        if not file.is_file():
+            raise UserError(f"output is {str(self.path)!r}: the folder is not empty and holds no run; accepted is a new folder")
+        if not resume:
+            raise UserError(
+                f"output is {str(self.path)!r}: the folder holds another run; accepted are --resume, to continue it, or another --output"
+            )
+        earlier = json.loads(file.read_text())
+        for name, value in described.items():
+            if name not in _MAY_DIFFER and earlier.get(name) != value:
+                raise UserError(
+                    f"{name} is {value!r}, but the run in {str(self.path)!r} has {earlier.get(name)!r}: accepted is the same value"
+                )
+
+    def rewind(self, step: int) -> None:
+        """Forgets what lies after `step`: the run goes on from the checkpoint of that step."""
+        for name in ("metrics.jsonl", "timings.jsonl"):
+            file = self.path / name
+            if file.is_file():
+                kept = [line for line in read_jsonl(file) if line["step"] <= step]
+                scratch = file.with_suffix(".part")
+                scratch.write_text("".join(json.dumps(line) + "\n" for line in kept))
+                os.replace(scratch, file)
+        for folder in ("completions", "evaluations"):
+            for file in (self.path / folder).glob("step_*"):
+                if int(file.stem.removeprefix("step_")) > step:
+                    file.unlink()
+        if step == 0:
+            shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+        self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def write_step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        for name, values in (("metrics.jsonl", metrics), ("timings.jsonl", timings)):
+            with (self.path / name).open("a") as stream:
+                stream.write(json.dumps({"step": step, **values}) + "\n")
+        self.write_scalars(step, {**metrics, **timings})
+
+    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """To TensorBoard alone."""
+        assert self._writer is not None, "rewind opens the folder"
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def write_completions(self, step: int, graded: GradedRollouts) -> None:
+        """One row a completion, as Parquet."""
+        rows = [
+            {
+                "step": step,
+                "prompt_id": row.id,
+                "sample": sample,
+                "question": row.question,
+                "answer": row.answer,
+                "completion": completion,
+                "correct": verdict.correct,
+                "reason": verdict.reason,
+                "tokens": int(tokens),
+            }
+            for row, completions, verdicts, lengths in zip(
+                graded.rows, graded.completions, graded.verdicts, graded.lengths, strict=True
+            )
+            for sample, (completion, verdict, tokens) in enumerate(zip(completions, verdicts, lengths, strict=True))
+        ]
+        file = self.path / "completions" / f"step_{step:06d}.parquet"
+        scratch = file.with_suffix(".part")
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), scratch)
+        os.replace(scratch, file)
+
+    def evaluation_file(self, step: int) -> Path:
+        return self.path / "evaluations" / f"step_{step:06d}.json"
+
+    def evaluations(self) -> dict[int, Evaluation]:
+        """All evaluations by step."""
+        files = sorted((self.path / "evaluations").glob("step_*.json"))
+        return {int(file.stem.removeprefix("step_")): Evaluation.load(file) for file in files}
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
