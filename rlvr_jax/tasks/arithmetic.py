@@ -16,6 +16,7 @@ class Arithmetic:
 
     name = "arithmetic"
     stop = ("\n",)
+    max_new_tokens = 5  # a space, three digits, the line break
 
     def row(self, split: Split, index: int, seed: int = 0) -> Row:
         """A draw addressed by (split, seed, index). Held-out draws are the same for every seed of a run.

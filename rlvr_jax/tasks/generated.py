@@ -25,6 +25,7 @@ class ReasoningGym:
     """
 
     stop = ()
+    max_new_tokens = 64
 
     def __init__(self, generator: str, prompt_format: Literal["chat", "plain"] = "chat"):
         import reasoning_gym

@@ -25,6 +25,7 @@ class GSM8K:
     """
 
     stop = ()
+    max_new_tokens = 256  # the cap of the paper's precursor runs
 
     def __init__(
         self,

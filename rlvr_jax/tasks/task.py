@@ -40,6 +40,8 @@ class Task(Protocol):
     name: str
     stop: tuple[str, ...]
     """Strings that end a completion beside the model's own end-of-sequence tokens; each must be one token."""
+    max_new_tokens: int
+    """Enough tokens for a right answer, the stop token included: the default length limit."""
 
     def row(self, split: Split, index: int, seed: int = 0) -> Row:
         """The row at `index` (from 0, without end for train) of the order that `seed` shuffles or draws."""

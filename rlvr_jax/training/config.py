@@ -39,7 +39,8 @@ class TrainConfig:
     """Rollout steps; each samples, verifies and updates."""
     prompts_per_step: int = 8
     samples_per_prompt: int = 4
-    max_new_tokens: int = 5
+    max_new_tokens: int | None = None
+    """Longest completion; default: what the task needs."""
     temperature: float = 1.0
     updates_per_rollout: int = 1
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
@@ -78,7 +79,6 @@ class TrainConfig:
             "steps": 1,
             "prompts_per_step": 1,
             "samples_per_prompt": 1,
-            "max_new_tokens": 1,
             "updates_per_rollout": 1,
             "micro_batches": 1,
             "warmup_steps": 0,
@@ -102,6 +102,9 @@ class TrainConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number in [0, 1)")
+        for name in ("max_new_tokens", "max_prompt_tokens"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, accepted is 1 or more")
         if self.seed >= 2**32:
             raise UserError(f"seed is {self.seed}, accepted is less than 2**32")
         self.resolved_objective.check(self.samples_per_prompt)

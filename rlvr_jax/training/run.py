@@ -95,6 +95,14 @@ def train(
     settings = UpdateSettings(
         model.config, config.resolved_objective.loss, _optimizer_settings(config), config.micro_batches, config.remat
     )
+    max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
+    evaluation_settings = {
+        "questions": config.evaluation_questions,
+        "samples": config.evaluation_samples,
+        "max_new_tokens": max_new_tokens,
+        "temperature": config.evaluation_temperature,
+        "batch": config.evaluation_batch,
+    }
     advantages_of = jax.jit(config.resolved_objective.advantage)
 
     with Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
@@ -108,7 +116,7 @@ def train(
                 progress.say(f"resumed after step {done}")
 
             def evaluate_at(step: int, known: Evaluation | None = None) -> None:
-                result = known or evaluate(roller, state.params, **_evaluation_settings(config))
+                result = known or evaluate(roller, state.params, **evaluation_settings)
                 result.save(folder.evaluation_file(step))
                 folder.write_scalars(step, {"held_out_accuracy": result.accuracy.mean})
                 mean, low, high = result.accuracy
@@ -126,7 +134,7 @@ def train(
                     seed=config.seed,
                     step=step,
                     samples=config.samples_per_prompt,
-                    max_new_tokens=config.max_new_tokens,
+                    max_new_tokens=max_new_tokens,
                     temperature=config.temperature,
                 )
                 rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
@@ -181,16 +189,6 @@ def read_result(path: Path) -> RunResult:
 def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:
     names = [field.name for field in dataclasses.fields(OptimizerSettings)]
     return OptimizerSettings(**{name: getattr(config, name) for name in names})
-
-
-def _evaluation_settings(config: TrainConfig) -> dict[str, Any]:
-    return {
-        "questions": config.evaluation_questions,
-        "samples": config.evaluation_samples,
-        "max_new_tokens": config.max_new_tokens,
-        "temperature": config.evaluation_temperature,
-        "batch": config.evaluation_batch,
-    }
 
 
 def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) -> TrainState:

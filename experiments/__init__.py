@@ -1,0 +1,1 @@
+"""Command lines: `python -m experiments.NAME --help`."""

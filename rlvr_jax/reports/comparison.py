@@ -1,0 +1,202 @@
+"""Several objectives side by side: the table that is printed, the JSON that programs read, the figure."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from rlvr_jax.evaluation import Evaluation
+from rlvr_jax.starvation import Interval, degeneracy, mean_interval
+from rlvr_jax.training import RunResult
+
+Arms = Mapping[str, Sequence[RunResult]]
+"""Objective to its runs, one for each seed, all with the same seeds in the same order."""
+
+
+def summarize(arms: Arms) -> dict[str, Any]:
+    """Every figure of a comparison, as plain JSON values."""
+    base = next(iter(arms.values()))[0].before
+    groups = degeneracy(base.rewards)
+    summary: dict[str, Any] = {
+        "questions": base.rewards.shape[0],
+        "samples_per_prompt": base.rewards.shape[1],
+        "seeds": len(next(iter(arms.values()))),
+        "base": {
+            "accuracy": base.accuracy._asdict(),
+            "degeneracy": float(groups.observed),
+            "degeneracy_predicted": float(groups.predicted),
+        },
+        "objectives": {name: _arm(runs) for name, runs in arms.items()},
+    }
+    summary["differences"] = _differences(arms)
+    return summary
+
+
+def _arm(runs: Sequence[RunResult]) -> dict[str, Any]:
+    def over_runs(name: str) -> float:
+        return float(np.mean([line[name] for run in runs for line in run.metrics]))
+
+    # Seeds share the questions: the question is the unit, its share of right samples is averaged over seeds.
+    after = _pooled([run.after for run in runs])
+    before = _pooled([run.before for run in runs])
+    seconds = [line["step_seconds"] for run in runs for line in run.timings[1:]]
+    return {
+        "accuracy": mean_interval(after)._asdict(),
+        "gain": mean_interval(after - before)._asdict(),
+        "accuracy_by_seed": [run.after.accuracy.mean for run in runs],
+        "degeneracy": over_runs("degeneracy"),
+        "degeneracy_predicted": over_runs("degeneracy_predicted"),
+        "wasted_samples": over_runs("zero_advantage"),
+        "truncated": float(np.mean([run.after.truncated.mean() for run in runs])),
+        "step_seconds": float(np.median(seconds)) if seconds else None,
+        "recompilations": int(sum(line["compilations"] for run in runs for line in run.timings[1:])),
+    }
+
+
+def _pooled(evaluations: Sequence[Evaluation]) -> np.ndarray:
+    return np.mean([evaluation.rewards.mean(-1) for evaluation in evaluations], axis=0)
+
+
+def _differences(arms: Arms) -> list[dict[str, Any]]:
+    """Final accuracy of the first objective minus each other's, paired by seed; needs at least two seeds."""
+    (first, first_runs), *others = arms.items()
+    if len(first_runs) < 2:
+        return []
+    rows = []
+    for other, runs in others:
+        pairs = [a.after.accuracy.mean - b.after.accuracy.mean for a, b in zip(first_runs, runs, strict=True)]
+        rows.append({"objectives": [first, other], "difference": mean_interval(np.array(pairs))._asdict()})
+    return rows
+
+
+def comparison_table(summary: Mapping[str, Any]) -> Table:
+    """One row an objective, after a row for the untrained policy."""
+    table = Table(caption=_caption(summary), caption_justify="left", title_justify="left")
+    columns = (
+        "objective", "held-out accuracy", "gain, paired", "degenerate groups", "predicted", "wasted samples", "s/step"
+    )  # fmt: skip
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    base = summary["base"]
+    table.add_row(
+        "(untrained)", _interval(base["accuracy"]), "", f"{base['degeneracy']:.2f}", f"{base['degeneracy_predicted']:.2f}", "", ""
+    )
+    for name, arm in summary["objectives"].items():
+        table.add_row(
+            name,
+            _interval(arm["accuracy"]),
+            _interval(arm["gain"], sign="+"),
+            f"{arm['degeneracy']:.2f}",
+            f"{arm['degeneracy_predicted']:.2f}",
+            f"{arm['wasted_samples']:.0%}",
+            "" if arm["step_seconds"] is None else f"{arm['step_seconds']:.2f}",
+        )
+    return table
+
+
+def _caption(summary: Mapping[str, Any]) -> str:
+    text = (
+        f"{summary['questions']} held-out questions x {summary['samples_per_prompt']} samples, 95 % intervals over questions. "
+        "Degenerate: all samples of a prompt right, or all wrong; predicted: if every prompt had the mean success rate. "
+        "Untrained row on held-out groups, the others over training. Wasted: samples whose group has zero advantage. "
+    )
+    if not summary["differences"] and len(summary["objectives"]) > 1:
+        return text + "One seed: no objective is the winner; give --seeds 0 1 2 ... to compare them."
+    for row in summary["differences"]:
+        text += (
+            f"{row['objectives'][0]} minus {row['objectives'][1]}: {_interval(row['difference'], sign='+')} "
+            f"over {summary['seeds']} seeds. "
+        )
+    return text
+
+
+def _interval(interval: Mapping[str, float], sign: str = "") -> str:
+    return f"{interval['mean']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
+
+
+def comparison_figure(arms: Arms, file: Path) -> None:
+    """Learning curves beside degeneracy, observed and predicted, as PNG."""
+    # The object interface draws without a display and leaves a notebook's own settings alone.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    accuracy_axes, degeneracy_axes = figure.subplots(1, 2)
+    for i, (name, runs) in enumerate(arms.items()):
+        color = f"C{i}"
+        _draw_accuracy(accuracy_axes, name, runs, color)
+        _draw_degeneracy(degeneracy_axes, name, runs, color)
+    accuracy_axes.set(xlabel="step", ylabel="share right", title="Accuracy: held-out (points) and training (lines)")
+    degeneracy_axes.set(
+        xlabel="step", ylabel="share of groups", ylim=(0, 1),
+        title="Degenerate groups: observed (solid), Bernoulli prediction (dashed)",
+    )  # fmt: skip
+    for axes in (accuracy_axes, degeneracy_axes):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    accuracy_axes.legend(loc="lower right", frameon=False)
+    degeneracy_axes.legend(loc="lower right", frameon=False)
+    scratch = file.with_suffix(".part")
+    figure.savefig(scratch, format="png", dpi=150)
+    os.replace(scratch, file)
+
+
+def _draw_accuracy(axes: Any, name: str, runs: Sequence[RunResult], color: str) -> None:
+    steps = sorted(runs[0].evaluations)
+    intervals = [mean_interval(_pooled([run.evaluations[step] for run in runs])) for step in steps]
+    means, lows, highs = (np.array(x) for x in zip(*intervals, strict=True))
+    axes.errorbar(steps, means, (means - lows, highs - means), color=color, marker="o", capsize=3, linestyle="none", label=name)
+    axes.plot(*_smoothed(runs, "reward"), color=color, alpha=0.6)
+
+
+def _draw_degeneracy(axes: Any, name: str, runs: Sequence[RunResult], color: str) -> None:
+    axes.plot(*_smoothed(runs, "degeneracy"), color=color, label=name)
+    axes.plot(*_smoothed(runs, "degeneracy_predicted"), color=color, linestyle="--")
+
+
+def _smoothed(runs: Sequence[RunResult], metric: str, width: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds, then over a centred window of `width` steps (shorter at the ends)."""
+    values = np.mean([[line[metric] for line in run.metrics] for run in runs], axis=0)
+    half = width // 2
+    smooth = [values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))]
+    return np.array([line["step"] for line in runs[0].metrics]), np.array(smooth)
+
+
+def evaluation_summary(evaluation: Evaluation) -> dict[str, Any]:
+    """Every figure of one evaluation, as plain JSON values."""
+    groups = degeneracy(evaluation.rewards)
+    scores: dict[str, Interval] = {"accuracy": evaluation.accuracy}
+    scores |= {name: mean_interval(score.mean(-1)) for name, score in evaluation.scores.items()}
+    summary: dict[str, Any] = {name: interval._asdict() for name, interval in scores.items()}
+    summary |= {
+        "questions": evaluation.rewards.shape[0],
+        "samples": evaluation.rewards.shape[1],
+        "truncated": float(evaluation.truncated.mean()),
+    }
+    if evaluation.rewards.shape[1] > 1:
+        summary |= {"degeneracy": float(groups.observed), "degeneracy_predicted": float(groups.predicted)}
+    return summary
+
+
+def evaluation_table(summary: Mapping[str, Any], title: str) -> Table:
+    """Each reading of the verifier with its interval."""
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.add_column("figure")
+    table.add_column("share [95 % interval over questions]", justify="right")
+    for name, value in summary.items():
+        if isinstance(value, Mapping):
+            table.add_row(name, _interval(value))
+    table.caption = f"{summary['questions']} questions x {summary['samples']} samples, {summary['truncated']:.1%} cut off by the length limit"
+    if "degeneracy" in summary:
+        table.caption += f"; degenerate groups {summary['degeneracy']:.2f}, predicted {summary['degeneracy_predicted']:.2f}"
+    return table
+
+
+def write_summary(summary: Mapping[str, Any], file: Path) -> None:
+    """Aside, then renamed."""
+    scratch = file.with_suffix(".part")
+    scratch.write_text(json.dumps(summary, indent=2))
+    os.replace(scratch, file)
