@@ -62,7 +62,9 @@ def main() -> None:
         for objective in arguments.objectives
     }
     if folder.is_dir() and any(folder.iterdir()) and not arguments.resume:
-        raise UserError(f"output is {str(folder)!r}: the folder holds another run; accepted are --resume or another --output")
+        raise UserError(
+            f"output is {str(folder)!r}: the folder holds another run; accepted are --resume or another --output"
+        )
 
     setup = prepare(config)
     results: dict[tuple[str, int], RunResult] = {}

@@ -1,7 +1,7 @@
 """Accuracy of a model or of a trained run on held-out questions, with intervals.
 
-    python -m experiments.evaluate runs/arithmetic-sign-seed0
-    python -m experiments.evaluate embedded:smollm2-135m-instruct --task gsm8k --questions 64 --samples 1 --temperature 0
+python -m experiments.evaluate runs/arithmetic-sign-seed0
+python -m experiments.evaluate embedded:smollm2-135m-instruct --task gsm8k --questions 64 --samples 1 --temperature 0
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Exactly what the model sees: the shared prefix, each prompt's own tokens, and what ends a completion.
 
-    python -m experiments.show_prompts gsm8k OWNER/NAME --rows 2
+python -m experiments.show_prompts gsm8k OWNER/NAME --rows 2
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """One run: sample, verify, update, evaluate, checkpoint.
 
-    python -m experiments.train smollm2_arithmetic
-    python -m experiments.train gsm8k --model OWNER/NAME --objective group_mean_std
+python -m experiments.train smollm2_arithmetic
+python -m experiments.train gsm8k --model OWNER/NAME --objective group_mean_std
 """
 
 import dataclasses

@@ -62,7 +62,9 @@ class Roller:
         """Samples and verifies `samples` completions of each row."""
         shards = batch_shards(self.mesh)
         if len(rows) % shards:
-            raise UserError(f"prompts sampled together are {len(rows)}: accepted is a multiple of data x fsdp ({shards})")
+            raise UserError(
+                f"prompts sampled together are {len(rows)}: accepted is a multiple of data x fsdp ({shards})"
+            )
         started = time.perf_counter()
         prompts = jax.device_put(self.encoder.encode(rows), named_sharding(self.mesh, ("batch",)))
         rollouts = sample(

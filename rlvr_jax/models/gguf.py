@@ -105,7 +105,9 @@ def _hugging_face_config(file: Path, metadata: dict[str, Any], *, tied: bool) ->
         raise UserError(f"{file}: general.architecture is {architecture!r}, this port accepts 'llama'")
     scaled = [name for name in metadata if name.startswith("llama.rope.scaling")]
     if scaled:
-        raise UserError(f"{file}: {scaled[0]} is {metadata[scaled[0]]!r}, this reader accepts GGUF without rope scaling")
+        raise UserError(
+            f"{file}: {scaled[0]} is {metadata[scaled[0]]!r}, this reader accepts GGUF without rope scaling"
+        )
 
     def read(name: str) -> Any:
         if f"llama.{name}" not in metadata:

@@ -27,7 +27,7 @@ class Model:
 
 
 def open_model(name: str) -> Model:
-    """Finds a model and reads its config and tokenizer. Raises UserError when it cannot be found or is not supported."""
+    """Finds a model and reads its config and tokenizer. Raises UserError when it is not found or not supported."""
     folder = _folder(name)
     fields = _read_json(folder / "config.json")
     config = config_from_hugging_face(fields)
@@ -57,7 +57,8 @@ def _folder(name: str) -> Path:
         return path
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise UserError(
-            f"model is {name!r}: no such file or folder; accepted are a hub id (owner/name), a folder, a .gguf file, embedded:NAME"
+            f"model is {name!r}: no such file or folder; "
+            "accepted are a hub id (owner/name), a folder, a .gguf file, embedded:NAME"
         )
     return _download(name)
 
@@ -71,7 +72,8 @@ def _download(name: str) -> Path:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"model {name!r} could not be fetched from the hub ({reason}); accepted is also a local folder with config.json and safetensors"
+            f"model {name!r} could not be fetched from the hub ({reason}); "
+            "accepted is also a local folder with config.json and safetensors"
         ) from error
 
 

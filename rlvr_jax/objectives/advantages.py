@@ -67,5 +67,6 @@ def _uniform(rewards: Float[Array, "*batch G"]) -> Array:
 def _require_group(name: str, rewards: Float[Array, "*batch G"]) -> None:
     if rewards.shape[-1] < 2:
         raise UserError(
-            f"{name} compares the samples of one prompt: samples per prompt is {rewards.shape[-1]}, accepted is 2 or more"
+            f"{name} compares the samples of one prompt: "
+            f"samples per prompt is {rewards.shape[-1]}, accepted is 2 or more"
         )

@@ -16,7 +16,9 @@ PerToken = Float[Array, "*batch T"]
 Aggregation = Literal["sequence_mean", "token_mean", "sequence_sum", "constant_length"]
 
 
-def policy_gradient(log_probabilities: PerToken, behaviour_log_probabilities: PerToken, advantages: PerToken) -> PerToken:
+def policy_gradient(
+    log_probabilities: PerToken, behaviour_log_probabilities: PerToken, advantages: PerToken
+) -> PerToken:
     """REINFORCE, `-A log pi(y_t)`: no ratio and no clipping (Williams 1992).
 
     `behaviour_log_probabilities` is not used; all surrogates share one signature.

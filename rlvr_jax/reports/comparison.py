@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rich.box
 from rich.table import Table
 
 from rlvr_jax.evaluation import Evaluation
@@ -74,48 +75,40 @@ def _differences(arms: Arms) -> list[dict[str, Any]]:
 
 
 def comparison_table(summary: Mapping[str, Any]) -> Table:
-    """One row an objective, after a row for the untrained policy."""
-    table = Table(caption=_caption(summary), caption_justify="left", title_justify="left")
-    columns = (
-        "objective", "held-out accuracy", "gain, paired", "degenerate groups", "predicted", "wasted samples", "s/step"
-    )  # fmt: skip
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+    """One row an objective, after a row for the untrained policy; fits 80 columns."""
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, caption=_caption(summary), caption_justify="left")
+    for i, column in enumerate(("objective", "accuracy", "gain (paired)", "degenerate", "wasted", "s/step")):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+
+    def groups(figures: Mapping[str, float]) -> str:
+        return f"{figures['degeneracy']:.2f} ({figures['degeneracy_predicted']:.2f})"
+
     base = summary["base"]
-    table.add_row(
-        "(untrained)", _interval(base["accuracy"]), "", f"{base['degeneracy']:.2f}", f"{base['degeneracy_predicted']:.2f}", "", ""
-    )
+    table.add_row("(untrained)", _interval(base["accuracy"]), "", groups(base), "", "")
     for name, arm in summary["objectives"].items():
-        table.add_row(
-            name,
-            _interval(arm["accuracy"]),
-            _interval(arm["gain"], sign="+"),
-            f"{arm['degeneracy']:.2f}",
-            f"{arm['degeneracy_predicted']:.2f}",
-            f"{arm['wasted_samples']:.0%}",
-            "" if arm["step_seconds"] is None else f"{arm['step_seconds']:.2f}",
-        )
+        seconds = "" if arm["step_seconds"] is None else f"{arm['step_seconds']:.1f}"
+        gain = _interval(arm["gain"], sign="+")
+        table.add_row(name, _interval(arm["accuracy"]), gain, groups(arm), f"{arm['wasted_samples']:.0%}", seconds)
     return table
 
 
 def _caption(summary: Mapping[str, Any]) -> str:
     text = (
-        f"{summary['questions']} held-out questions x {summary['samples_per_prompt']} samples, 95 % intervals over questions. "
-        "Degenerate: all samples of a prompt right, or all wrong; predicted: if every prompt had the mean success rate. "
-        "Untrained row on held-out groups, the others over training. Wasted: samples whose group has zero advantage. "
+        f"Accuracy: {summary['questions']} held-out questions x {summary['samples_per_prompt']} samples, "
+        "95 % intervals over questions. Degenerate: share of prompts whose samples are all right or all wrong; in brackets the share "
+        "if every prompt had the mean success rate. Untrained: of the held-out questions; else over training. "
+        "Wasted: samples in groups of zero advantage. "
     )
     if not summary["differences"] and len(summary["objectives"]) > 1:
         return text + "One seed: no objective is the winner; give --seeds 0 1 2 ... to compare them."
     for row in summary["differences"]:
-        text += (
-            f"{row['objectives'][0]} minus {row['objectives'][1]}: {_interval(row['difference'], sign='+')} "
-            f"over {summary['seeds']} seeds. "
-        )
+        difference = _interval(row["difference"], sign="+")
+        text += f"{' minus '.join(row['objectives'])}: {difference} over {summary['seeds']} seeds. "
     return text
 
 
 def _interval(interval: Mapping[str, float], sign: str = "") -> str:
-    return f"{interval['mean']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
+    return f"{interval['mean']:{sign}.2f} [{interval['low']:.2f}, {interval['high']:.2f}]"
 
 
 def comparison_figure(arms: Arms, file: Path) -> None:
@@ -127,12 +120,13 @@ def comparison_figure(arms: Arms, file: Path) -> None:
     accuracy_axes, degeneracy_axes = figure.subplots(1, 2)
     for i, (name, runs) in enumerate(arms.items()):
         color = f"C{i}"
-        _draw_accuracy(accuracy_axes, name, runs, color)
+        # Points of the same step side by side, a fiftieth of the run apart.
+        _draw_accuracy(accuracy_axes, name, runs, color, shift=i * len(runs[0].metrics) / 50)
         _draw_degeneracy(degeneracy_axes, name, runs, color)
     accuracy_axes.set(xlabel="step", ylabel="share right", title="Accuracy: held-out (points) and training (lines)")
     degeneracy_axes.set(
         xlabel="step", ylabel="share of groups", ylim=(0, 1),
-        title="Degenerate groups: observed (solid), Bernoulli prediction (dashed)",
+        title="Degenerate groups: observed (solid), predicted (dashed)",
     )  # fmt: skip
     for axes in (accuracy_axes, degeneracy_axes):
         axes.grid(alpha=0.3)
@@ -144,11 +138,20 @@ def comparison_figure(arms: Arms, file: Path) -> None:
     os.replace(scratch, file)
 
 
-def _draw_accuracy(axes: Any, name: str, runs: Sequence[RunResult], color: str) -> None:
+def _draw_accuracy(axes: Any, name: str, runs: Sequence[RunResult], color: str, shift: float) -> None:
     steps = sorted(runs[0].evaluations)
     intervals = [mean_interval(_pooled([run.evaluations[step] for run in runs])) for step in steps]
     means, lows, highs = (np.array(x) for x in zip(*intervals, strict=True))
-    axes.errorbar(steps, means, (means - lows, highs - means), color=color, marker="o", capsize=3, linestyle="none", label=name)
+    axes.errorbar(
+        np.array(steps) + shift,
+        means,
+        (means - lows, highs - means),
+        color=color,
+        marker="o",
+        capsize=3,
+        linestyle="none",
+        label=name,
+    )
     axes.plot(*_smoothed(runs, "reward"), color=color, alpha=0.6)
 
 
@@ -191,7 +194,9 @@ def evaluation_table(summary: Mapping[str, Any], title: str) -> Table:
             table.add_row(name, _interval(value))
     table.caption = f"{summary['questions']} questions x {summary['samples']} samples, {summary['truncated']:.1%} cut off by the length limit"
     if "degeneracy" in summary:
-        table.caption += f"; degenerate groups {summary['degeneracy']:.2f}, predicted {summary['degeneracy_predicted']:.2f}"
+        table.caption += (
+            f"; degenerate groups {summary['degeneracy']:.2f}, predicted {summary['degeneracy_predicted']:.2f}"
+        )
     return table
 
 

@@ -1,6 +1,5 @@
 """Exact draws from a softmax by inverting its cumulative distribution: one uniform number per token."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 

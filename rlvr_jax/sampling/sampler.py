@@ -79,7 +79,9 @@ def sample(
         fields = ("tokens", "mask", "log_probabilities", "entropies")
         stopped = running & jnp.isin(token, stop_tokens)
         written = {
-            name: getattr(state.rollouts, name).at[..., state.position].set(jnp.where(running, value, jnp.zeros_like(value)))
+            name: getattr(state.rollouts, name)
+            .at[..., state.position]
+            .set(jnp.where(running, value, jnp.zeros_like(value)))
             for name, value in zip(fields, values, strict=True)
         }
         rollouts = Rollouts(**written, truncated=state.rollouts.truncated & ~stopped)
@@ -112,9 +114,7 @@ def _decode_row(
     positions = jnp.broadcast_to(completion_start(prefix, prompt_mask)[:, None] + index, tokens.shape)
     own_visible = jnp.arange(own[0].shape[3]) <= index
 
-    def attend_token(
-        layer: tuple, queries: Array, keys: Array, values: Array
-    ) -> tuple[Array, tuple[Array, Array]]:
+    def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
         shared, own = layer
         keys, values = (x.reshape(*tokens.shape, *x.shape[1:]) for x in (keys, values))
         own = (own[0].at[:, :, index].set(keys), own[1].at[:, :, index].set(values))

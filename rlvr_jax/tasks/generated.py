@@ -51,7 +51,9 @@ class ReasoningGym:
             entry = self._create(seed=stream + index * _ATTEMPTS + attempt, size=1)[0]
             if in_held_out(entry["question"]) == (split == "held_out"):
                 return Row(index, entry["question"], str(entry["answer"]))
-        raise UserError(f"{self.name}: all of {_ATTEMPTS} draws fall on one side; the generator has too few questions to hold any out")
+        raise UserError(
+            f"{self.name}: all of {_ATTEMPTS} draws fall on one side; the generator has too few questions to hold any out"
+        )
 
     def size(self, split: Split) -> None:
         return None

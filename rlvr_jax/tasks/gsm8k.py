@@ -155,7 +155,9 @@ def _from_path(path: Path, split: Split) -> list[dict[str, str]]:
 
 def _read_jsonl(file: Path) -> list[dict[str, str]]:
     if not file.is_file():
-        raise UserError(f"gsm8k data: {file} does not exist; accepted is a JSONL file or a folder with train.jsonl and test.jsonl")
+        raise UserError(
+            f"gsm8k data: {file} does not exist; accepted is a JSONL file or a folder with train.jsonl and test.jsonl"
+        )
     rows = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -104,7 +104,9 @@ class PromptEncoder:
         for text in self.task.stop:
             ids = _token_ids(self.tokenizer, text)
             if len(ids) != 1:
-                raise UserError(f"{self.task.name}: stop {text!r} is {len(ids)} tokens of this tokenizer, accepted is 1")
+                raise UserError(
+                    f"{self.task.name}: stop {text!r} is {len(ids)} tokens of this tokenizer, accepted is 1"
+                )
             stops += ids
         return np.array(stops, np.int32)
 

@@ -38,9 +38,7 @@ class Checkpoints:
     def restore(self, like: TrainState) -> TrainState:
         """The latest state, laid out as the abstract state `like`. Raises UserError when there is none."""
         rest = {"optimizer": like.optimizer, "step": like.step, "seed": like.seed, "cursor": like.cursor}
-        items = ocp.args.Composite(
-            params=ocp.args.StandardRestore(like.params), rest=ocp.args.StandardRestore(rest)
-        )
+        items = ocp.args.Composite(params=ocp.args.StandardRestore(like.params), rest=ocp.args.StandardRestore(rest))
         restored = self._manager.restore(self._latest(), args=items)
         return TrainState(params=restored["params"], **restored["rest"])
 

@@ -151,9 +151,7 @@ def train(
                         settings=settings,
                         mesh=mesh,
                     )
-                state = dataclasses.replace(
-                    state, step=state.step + 1, cursor=state.cursor + config.prompts_per_step
-                )
+                state = dataclasses.replace(state, step=state.step + 1, cursor=state.cursor + config.prompts_per_step)
                 metrics = {**_batch_metrics(graded, rewards, advantages), **jax.device_get(metrics)}
                 metrics = {key: float(value) for key, value in metrics.items()}
                 ended = time.perf_counter()

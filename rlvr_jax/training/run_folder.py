@@ -1,12 +1,12 @@
 """What a run leaves on disk, each file written so that a kill at any moment leaves a readable one.
 
-    run.json            the configuration
-    metrics.jsonl       one line a step; the same command gives the same bytes
-    timings.jsonl       one line a step: seconds, tokens per second, compilations
-    completions/        one Parquet file a step: what was asked, sampled and judged
-    evaluations/        one JSON file an evaluation: the verdict on every held-out question
-    checkpoints/        Orbax
-    tensorboard/        the metrics again, for TensorBoard
+run.json            the configuration
+metrics.jsonl       one line a step; the same command gives the same bytes
+timings.jsonl       one line a step: seconds, tokens per second, compilations
+completions/        one Parquet file a step: what was asked, sampled and judged
+evaluations/        one JSON file an evaluation: the verdict on every held-out question
+checkpoints/        Orbax
+tensorboard/        the metrics again, for TensorBoard
 """
 
 import dataclasses
@@ -65,7 +65,9 @@ class RunFolder:
     def _check_same(self, described: Mapping[str, Any], resume: bool) -> None:
         file = self.path / "run.json"
         if not file.is_file():
-            raise UserError(f"output is {str(self.path)!r}: the folder is not empty and holds no run; accepted is a new folder")
+            raise UserError(
+                f"output is {str(self.path)!r}: the folder is not empty and holds no run; accepted is a new folder"
+            )
         if not resume:
             raise UserError(
                 f"output is {str(self.path)!r}: the folder holds another run; accepted are --resume, to continue it, or another --output"

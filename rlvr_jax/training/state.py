@@ -65,13 +65,13 @@ def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
 
     return optax.chain(
         clip_by_global_norm(settings.max_gradient_norm),
-        optax.adamw(
-            schedule, settings.beta1, settings.beta2, weight_decay=settings.weight_decay, mask=decayed
-        ),
+        optax.adamw(schedule, settings.beta1, settings.beta2, weight_decay=settings.weight_decay, mask=decayed),
     )
 
 
-def state_shardings(config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh) -> TrainState:
+def state_shardings(
+    config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh
+) -> TrainState:
     """The sharding of every leaf of a state; moments live where their weights do, scalars everywhere."""
     replicated = named_sharding(mesh)
     of_params = param_shardings(config, mesh)
@@ -97,9 +97,7 @@ def init_state(
     return jax.jit(build, out_shardings=shardings)(params)
 
 
-def abstract_state(
-    config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh
-) -> Any:
+def abstract_state(config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh) -> Any:
     """Shapes, types and shardings of a state, to restore one into; `params` may be abstract."""
     shapes = jax.eval_shape(
         lambda p: TrainState(jnp.int32(0), p, optimizer.init(p), jnp.uint32(0), jnp.int32(0)), params

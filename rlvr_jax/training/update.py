@@ -51,12 +51,8 @@ def update(
         state.params, batch, prefix, temperature, reference, settings=settings, rows=batch_shards(mesh)
     )
     updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-    updated = dataclasses.replace(
-        state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state
-    )
-    updated = jax.lax.with_sharding_constraint(
-        updated, state_shardings(settings.model, optimizer, state.params, mesh)
-    )
+    updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
+    updated = jax.lax.with_sharding_constraint(updated, state_shardings(settings.model, optimizer, state.params, mesh))
     return updated, {"loss": loss, "gradient_norm": optax.global_norm(gradients)} | metrics
 
 

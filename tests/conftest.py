@@ -1,0 +1,116 @@
+"""Eight host devices, run-time type checks and a tiny model, for all tests."""
+
+import os
+
+# Before jax is imported anywhere.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+from jaxtyping import install_import_hook
+
+install_import_hook("rlvr_jax", "beartype.beartype")
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from rlvr_jax.models import Model, ModelConfig, init_params, open_model
+from rlvr_jax.records import Prompts
+from rlvr_jax.sharding import MeshShape, make_mesh
+
+TINY = ModelConfig(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rope_theta=10000.0,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=True,
+)
+"""Two layers, grouped-query attention; every size differs from every other that it could be mixed up with."""
+
+PREFIX = np.array([5, 17, 3], np.int32)
+
+
+@pytest.fixture(scope="session")
+def params():
+    """Random parameters, five times the usual deviation so that logits differ visibly."""
+    return jax.tree.map(lambda x: 5 * x if x.ndim > 2 else x, init_params(TINY, seed=1))
+
+
+@pytest.fixture(scope="session")
+def prompts():
+    """Eight prompts of one to four tokens, right-padded."""
+    generator = np.random.default_rng(0)
+    mask = np.arange(4) < generator.integers(1, 5, (8, 1))
+    tokens = np.where(mask, generator.integers(1, TINY.vocab_size, (8, 4)), 0)
+    return Prompts(tokens.astype(np.int32), mask, np.arange(8, dtype=np.uint32))
+
+
+@pytest.fixture(scope="session")
+def one_device():
+    return make_mesh(MeshShape(), jax.devices()[:1])
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Model:
+    """A folder as Hugging Face would have it: random tiny Llama, digits-and-signs tokenizer."""
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from rlvr_jax.models.weights import hugging_face_tensors
+
+    folder = tmp_path_factory.mktemp("tiny")
+    alphabet = ["<eos>", *"0123456789+-*=", "\u0120", "\u010a", *"abcdefghijklmnopqrstuvwxyz"]
+    vocabulary = {token: i for i, token in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_config(folder, TINY, eos_token_id=0)
+    params = init_params(TINY, seed=1)
+    save_file(
+        dict(hugging_face_tensors(TINY, lambda name, layer: read(params, name, layer))), folder / "model.safetensors"
+    )
+    return open_model(str(folder))
+
+
+def read(params, name: str, layer: int | None) -> np.ndarray:
+    """A parameter by its dotted name, one layer of it where stacked."""
+    for key in name.split("."):
+        params = params[key]
+    return np.array(params if layer is None else params[layer])
+
+
+def write_config(folder: Path, config: ModelConfig, **more) -> None:
+    fields = {
+        "model_type": "llama",
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        **{
+            name: getattr(config, name)
+            for name in ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "rms_norm_eps", "rope_theta")
+        },
+        "tie_word_embeddings": config.tie_word_embeddings,
+        **more,
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+@pytest.fixture(scope="session")
+def untied(params):
+    """(config, params) with a head of its own."""
+    config = dataclasses.replace(TINY, tie_word_embeddings=False)
+    head = init_params(config, seed=2)["head"]
+    return config, {**params, "head": head * 5}

@@ -1,0 +1,144 @@
+"""Command lines end to end on the tiny model: output, exit status, and one line for each mistake."""
+
+import json
+import sys
+
+import pytest
+
+from experiments import compare, evaluate, show_prompts
+from experiments import train as train_command
+from experiments.command import run
+
+TINY_RUN = (
+    "--steps", "2", "--evaluate-every", "0", "--evaluation-questions", "16", "--evaluation-batch", "16"
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_restart(monkeypatch):
+    """Commands restart themselves for huge pages; within a test process they must not."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """(exit status, standard output, standard error) of a command."""
+
+    def invoke(module, *arguments):
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            run(module.main)
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return invoke
+
+
+def test_compare_prints_table_json_and_figure(call, tiny_model, tmp_path):
+    flags = ("--model", tiny_model.folder, "--output", tmp_path / "c", *TINY_RUN, "--seeds", 0, 1)
+    code, out, _ = call(compare, "smollm2_arithmetic", *flags, "--json")
+    assert code == 0
+    summary = json.loads(out.splitlines()[-1])
+    assert set(summary["objectives"]) == {"sign", "group_mean_std"}
+    assert summary["differences"][0]["objectives"] == ["sign", "group_mean_std"]
+    assert summary == json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("sign", "group_mean_std", "(untrained)"):
+        assert name in out
+    first = [(tmp_path / "c" / f"{name}-seed0" / "metrics.jsonl").read_text() for name in ("sign", "group_mean_std")]
+    rewards = [json.loads(text.splitlines()[0])["reward"] for text in first]
+    assert rewards[0] == rewards[1], "same prompts and noise at the first step"
+
+    code, _, err = call(compare, "smollm2_arithmetic", *flags)
+    assert (code, "holds another run; accepted are --resume" in err) == (2, True)
+    (tmp_path / "c" / "sign-seed1" / "evaluations" / "step_000002.json").unlink()
+    code, out, _ = call(compare, "smollm2_arithmetic", *flags, "--resume", "--json")
+    assert code == 0
+    resumed = json.loads(out.splitlines()[-1])
+    assert resumed["objectives"]["sign"]["accuracy"] == summary["objectives"]["sign"]["accuracy"]
+
+
+def test_one_seed_names_no_winner(call, tiny_model, tmp_path):
+    code, out, _ = call(compare, "--model", tiny_model.folder, "--output", tmp_path / "c", *TINY_RUN)
+    assert code == 0
+    assert "no objective is the winner" in " ".join(out.split())
+
+
+def test_train_then_evaluate_the_run(call, tiny_model, tmp_path):
+    flags = ("--model", tiny_model.folder, "--output", tmp_path / "run", *TINY_RUN)
+    code, out, _ = call(train_command, "smollm2_arithmetic", *flags, "--json")
+    assert code == 0
+    trained = json.loads(out.splitlines()[-1])["objectives"]["sign"]["accuracy"]
+    code, out, _ = call(evaluate, tmp_path / "run", "--questions", 16, "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["accuracy"] == trained
+    code, out, _ = call(evaluate, tiny_model.folder, "--questions", 16, "--temperature", 0)
+    assert code == 0
+    assert "accuracy" in out
+
+
+def test_gsm8k_reports_strict_and_flexible(call, tiny_model, tmp_path):
+    rows = [{"question": f"how many is {i}", "answer": f"it is {i}\n#### {i}"} for i in range(24)]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shared = ("--data", tmp_path, "--prompt-format", "plain", "--max-new-tokens", 8, "--questions", 20, "--batch", 8)
+    code, _, err = call(evaluate, tiny_model.folder, "--task", "gsm8k", *shared)
+    # The tiny tokenizer knows no capital letters; its prompts are shorter, not wrong.
+    assert code == 0, err
+    code, out, _ = call(evaluate, tiny_model.folder, "--task", "gsm8k", *shared, "--json")
+    summary = json.loads(out.splitlines()[-1])
+    assert {"accuracy", "strict", "flexible", "truncated"} <= set(summary)
+    assert summary["questions"] == 20
+
+
+def test_show_prompts(call, tiny_model):
+    code, out, _ = call(show_prompts, "arithmetic", tiny_model.folder, "--rows", 2)
+    assert code == 0
+    assert "8|2|" in out
+    code, out, _ = call(show_prompts, "arithmetic", tiny_model.folder, "--rows", 2, "--json")
+    assert len(json.loads(out.splitlines()[-1])["prompts"]) == 2
+
+
+def test_dry_run_checks_and_leaves_nothing(call, tiny_model, tmp_path):
+    flags = ("--model", tiny_model.folder, "--output", tmp_path / "run")
+    code, out, _ = call(train_command, "smollm2_arithmetic", *flags, "--dry-run")
+    assert code == 0
+    assert json.loads(out)["steps"] == 40
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        (train_command, ["nothing"], "preset is 'nothing', accepted are smollm2_arithmetic, gsm8k"),
+        (train_command, [], "preset is None, accepted are"),
+        (train_command, ["gsm8k", "--model", "nowhere.gguf"], "no such file"),
+        (
+            train_command,
+            ["smollm2_arithmetic", "--mesh.data", "64"],
+            "the product must be the number of devices, which is 8",
+        ),
+        (
+            train_command,
+            ["smollm2_arithmetic", "--samples-per-prompt", "1", "--objective", "group_mean"],
+            "accepted is 2 or more",
+        ),
+        (compare, ["--objective", "group_mean"], "compare takes --objectives"),
+        (compare, ["--seeds", "1", "1"], "accepted are one or more different ones"),
+        (compare, ["--objectives", "sign", "magic"], "objective is 'magic'"),
+        (evaluate, ["nowhere/at/all"], "no such file or folder"),
+        (show_prompts, ["nothing"], "task is 'nothing', accepted are"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_two(call, module, arguments, message):
+    code, out, err = call(module, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("error: ")
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize("flag", [["--steps", "many"], ["--surrogate", "dpo"], ["--nonsense"]])
+def test_flags_that_cannot_be_parsed_exit_with_two(call, flag):
+    assert call(train_command, "smollm2_arithmetic", *flag)[0] == 2

@@ -1,0 +1,112 @@
+"""The sampler against the trainer's own forward pass, and its independence of batch, mesh and neighbours."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import PREFIX, TINY
+
+from rlvr_jax.models import param_shardings, token_log_probabilities
+from rlvr_jax.records import Prompts
+from rlvr_jax.sampling import sample
+from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
+
+STOPS = np.array([7, 11, 40], np.int32)
+
+
+def roll(params, prompts, *, seed=0, step=0, temperature=1.0, samples=3, length=12, stops=STOPS, prefix=PREFIX, rows=1):
+    return sample(
+        params,
+        prefix,
+        prompts,
+        stops,
+        jnp.uint32(seed),
+        jnp.int32(step),
+        jnp.float32(temperature),
+        config=TINY,
+        samples=samples,
+        max_new_tokens=length,
+        rows=rows,
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("prefix", [PREFIX, np.zeros(0, np.int32)], ids=["prefix", "no prefix"])
+def test_log_probabilities_are_the_trainers(params, prompts, temperature, prefix):
+    rollouts = roll(params, prompts, temperature=temperature, prefix=prefix)
+    trainer = token_log_probabilities(params, prefix, prompts, rollouts.tokens, jnp.float32(temperature), config=TINY)
+    mask = np.asarray(rollouts.mask)
+    np.testing.assert_allclose(np.asarray(rollouts.log_probabilities)[mask], np.asarray(trainer)[mask], atol=1e-4)
+    assert mask.any(-1).all()
+
+
+def test_stop_token_is_kept_and_ends_the_completion(params, prompts):
+    rollouts = jax.device_get(roll(params, prompts))
+    ended = 0
+    for tokens, mask, truncated in zip(
+        rollouts.tokens.reshape(-1, 12), rollouts.mask.reshape(-1, 12), rollouts.truncated.ravel(), strict=True
+    ):
+        length = mask.sum()
+        assert mask[:length].all()
+        assert not np.isin(tokens[: length - 1], STOPS).any()
+        assert truncated == (not np.isin(tokens[length - 1], STOPS))
+        assert truncated <= (length == 12)
+        assert (tokens[length:] == 0).all()
+        ended += not truncated
+    assert 0 < ended < 24
+    pads = ~rollouts.mask
+    assert (rollouts.log_probabilities[pads] == 0).all()
+    assert (rollouts.entropies[pads] == 0).all()
+
+
+def test_greedy_is_the_argmax_of_the_full_forward_pass(params, prompts):
+    """Each greedy token must be at least as likely as any other token put in its place."""
+    rollouts = roll(params, prompts, temperature=0.0, samples=1, length=4, stops=np.array([-1], np.int32))
+    for position in range(4):
+        others = jnp.repeat(rollouts.tokens, TINY.vocab_size, 1).at[:, :, position].set(jnp.arange(TINY.vocab_size))
+        scores = token_log_probabilities(params, PREFIX, prompts, others, jnp.float32(1.0), config=TINY)[..., position]
+        np.testing.assert_array_equal(scores.argmax(-1), rollouts.tokens[:, 0, position])
+
+
+def test_rollouts_do_not_depend_on_the_batch_they_ran_in(params, prompts):
+    whole = jax.device_get(roll(params, prompts))
+    order = np.array([6, 1])
+    part = jax.device_get(roll(params, jax.tree.map(lambda x: x[order], prompts), samples=2))
+    np.testing.assert_array_equal(part.tokens, whole.tokens[order, :2])
+    np.testing.assert_allclose(part.log_probabilities, whole.log_probabilities[order, :2], atol=1e-5)
+    wider = Prompts(np.pad(prompts.tokens, ((0, 0), (3, 2))), np.pad(prompts.mask, ((0, 0), (3, 2))), prompts.ids)
+    np.testing.assert_array_equal(roll(params, wider).tokens, whole.tokens)
+
+
+def test_two_steps_share_no_noise_and_one_step_repeats(params, prompts):
+    first, again, second = (np.asarray(roll(params, prompts, step=step).tokens) for step in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    same = (first == second).reshape(24, 12).all(-1)
+    assert same.mean() < 0.3
+    assert len({row.tobytes() for row in first.reshape(24, 12)}) > 20
+
+
+@pytest.mark.parametrize("shape", [MeshShape(data=8), MeshShape(data=2, fsdp=2, tensor=2), MeshShape(data=1, fsdp=8)])
+def test_same_tokens_on_every_mesh(params, prompts, shape):
+    expected = jax.device_get(roll(params, prompts))
+    mesh = make_mesh(shape)
+    placed = jax.device_put(params, param_shardings(TINY, mesh))
+    spread = jax.device_put(prompts, named_sharding(mesh, ("batch",)))
+    got = jax.device_get(roll(placed, spread, rows=batch_shards(mesh)))
+    np.testing.assert_array_equal(got.tokens, expected.tokens)
+    np.testing.assert_allclose(got.log_probabilities, expected.log_probabilities, atol=1e-5)
+
+
+def test_temperature_and_stops_do_not_recompile(params, prompts):
+    roll(params, prompts)
+    before = sample._cache_size()
+    roll(params, prompts, temperature=0.3, seed=5, step=9, stops=np.array([1, 2, 3], np.int32))
+    assert sample._cache_size() == before
+
+
+def test_records_are_checked_and_immutable(prompts):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        prompts.ids = None
+    assert jax.tree.structure(prompts).num_leaves == 3

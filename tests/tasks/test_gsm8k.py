@@ -1,0 +1,113 @@
+"""GSM8K: the verifier on hard cases, the data from files, and errors for what is not there."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.tasks import make_task
+from rlvr_jax.tasks.gsm8k import grade
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data folder beside the project is absent")
+
+CASES = [
+    # (gold, completion, strict, flexible)
+    ("18", "9 * 2 = 18.\n#### 18", True, True),
+    ("1,450", "#### 1450.00", True, True),
+    ("18", "So she makes $18 a day.", False, True),
+    ("-3", "It falls to\n#### \u22123", True, True),
+    ("5", "The answer is 5 (that is, 10-5).", False, True),
+    ("18", "#### 18 or 20", False, False),
+    ("18", "#### 20\nWait, 9 * 2 = 18.\n#### 18", True, True),
+    ("18", "<think>#### 3</think>\n#### 18", True, True),
+    ("3", "#### 18\n\nQuestion: another?\n#### 3", False, False),
+    ("0.5", "#### \\boxed{\\frac{1}{2}}", True, True),
+    ("8000", "The prize is \\boxed{8{,}000}.", False, True),
+    ("72", "48 + 24 = **72**", False, True),
+    ("5", "#### 15", False, False),
+    ("5", "#### -5", False, False),
+    ("18", "####", False, False),
+    ("18", "", False, False),
+    ("2", "#### 4/2", True, True),
+    ("2", "#### 4/0", False, False),
+]
+
+
+@pytest.mark.parametrize(("gold", "completion", "strict", "flexible"), CASES)
+def test_readings(gold, completion, strict, flexible):
+    verdict = grade(completion, gold)
+    assert verdict.scores == {"strict": strict, "flexible": flexible}
+    assert verdict.correct == flexible
+    assert grade(completion, gold, "strict").correct == strict
+
+
+@pytest.mark.parametrize(
+    "text", ["#### " + "9" * 100000, "\\boxed{" * 2000, "1," * 20000, "**" * 20000 + "1", "(" * 9999, "1/" * 9999]
+)
+def test_hostile_text_neither_raises_nor_hangs(text):
+    assert not grade(text, "18").correct
+
+
+@needs_data
+def test_grading_cases_without_an_error():
+    cases = [json.loads(line) for line in (DATA / "grading" / "cases.jsonl").read_text().splitlines()]
+    cases = [case for case in cases if case["task"] == "gsm8k"]
+    wrong = [case["id"] for case in cases if grade(case["response"], case["gold"]).correct != case["correct"]]
+    assert len(cases) > 50
+    assert wrong == []
+
+
+@needs_data
+def test_the_datas_own_solutions_are_right():
+    task = make_task("gsm8k", str(DATA / "gsm8k"))
+    assert (task.size("train"), task.size("held_out")) == (7473, 1319)
+    lines = (DATA / "gsm8k" / "test.jsonl").read_text().splitlines()
+    for i, line in enumerate(lines):
+        verdict = task.verify(task.row("held_out", i), json.loads(line)["answer"])
+        assert verdict.scores == {"strict": True, "flexible": True}
+
+
+def write_rows(file, count, start=0):
+    rows = [{"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"} for i in range(start, start + count)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_epochs_are_different_whole_shuffles(tmp_path):
+    write_rows(tmp_path / "train.jsonl", 20)
+    write_rows(tmp_path / "test.jsonl", 4, start=100)
+    task = make_task("gsm8k", str(tmp_path))
+    first, second = ([task.row("train", i, seed=1).id for i in range(start, start + 20)] for start in (0, 20))
+    assert sorted(first) == sorted(second) == list(range(20))
+    assert first != second
+    assert first == [task.row("train", i, seed=1).id for i in range(20)]
+    assert [task.row("held_out", i).answer for i in range(4)] == ["100", "101", "102", "103"]
+
+
+def test_one_file_is_split_into_disjoint_parts(tmp_path):
+    write_rows(tmp_path / "mine.jsonl", 400)
+    task = make_task("gsm8k", str(tmp_path / "mine.jsonl"))
+    train, held_out = (
+        {task.row(split, i).question for i in range(task.size(split))} for split in ("train", "held_out")
+    )
+    assert not train & held_out
+    assert len(train) + len(held_out) == 400
+    assert 25 <= len(held_out) <= 80
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "line 1: not JSON"), ('{"question": "a"}', "line 1: accepted are objects"), ("[1]", "accepted are objects")],
+)
+def test_bad_lines_are_named(tmp_path, content, message):
+    (tmp_path / "train.jsonl").write_text(content + "\n")
+    with pytest.raises(UserError, match=message):
+        make_task("gsm8k", str(tmp_path)).size("train")
+
+
+def test_missing_data_and_unknown_tasks_say_what_is_accepted(tmp_path):
+    with pytest.raises(UserError, match=r"train\.jsonl does not exist"):
+        make_task("gsm8k", str(tmp_path)).size("train")
+    with pytest.raises(UserError, match="task is 'gsm9k', accepted are arithmetic, gsm8k"):
+        make_task("gsm9k")

@@ -1,0 +1,48 @@
+"""Prompts as token arrays: shared prefix, length limits, stop tokens, chat templates."""
+
+import numpy as np
+import pytest
+
+from rlvr_jax.errors import UserError
+from rlvr_jax.tasks import PromptEncoder, Row, make_task
+from rlvr_jax.tasks.task import chat_prompt
+
+TASK = make_task("arithmetic")
+
+
+@pytest.fixture
+def rows():
+    return [TASK.row("train", i) for i in range(50)]
+
+
+def test_prefix_and_prompt_join_to_the_whole_text(tiny_model, rows):
+    encoder = PromptEncoder(TASK, tiny_model.tokenizer, rows)
+    prompts = encoder.encode(rows)
+    for row, tokens, mask in zip(rows, prompts.tokens, prompts.mask, strict=True):
+        whole = tiny_model.tokenizer.encode("".join(TASK.prompt(row, None)))
+        np.testing.assert_array_equal(np.concatenate([encoder.prefix, tokens[mask]]), whole)
+    assert prompts.ids.tolist() == list(range(50))
+    assert prompts.mask.all(0).any()
+
+
+def test_longer_prompts_are_refused_not_cut(tiny_model, rows):
+    encoder = PromptEncoder(TASK, tiny_model.tokenizer, rows, max_prompt_tokens=6)
+    with pytest.raises(UserError, match=r"question 99 has 9 prompt tokens of its own, accepted are 1 to 6"):
+        encoder.encode([Row(99, "100 + 10 =", "110")])
+
+
+def test_stop_strings_must_be_single_tokens(tiny_model, rows):
+    encoder = PromptEncoder(TASK, tiny_model.tokenizer, rows)
+    newline = tiny_model.tokenizer.encode("\n")
+    assert encoder.stop_tokens((0,)).tolist() == [0, *newline]
+    encoder.task = type("Other", (), {"name": "other", "stop": ("ab",)})
+    with pytest.raises(UserError, match="stop 'ab' is 2 tokens"):
+        encoder.stop_tokens((0,))
+
+
+def test_chat_template_is_cut_in_front_of_the_question(tiny_model):
+    with pytest.raises(UserError, match="no chat template"):
+        chat_prompt(tiny_model.tokenizer, "system", "question")
+    tokenizer = type(tiny_model.tokenizer).from_pretrained(tiny_model.folder)
+    tokenizer.chat_template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[answer]"
+    assert chat_prompt(tokenizer, "be brief", " 1 + 1? ") == ("[system] be brief\n[user] ", "1 + 1?\n[answer]")

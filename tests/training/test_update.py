@@ -1,0 +1,196 @@
+"""The update: gradients by hand, on any mesh, in any number of micro-batches, compiled once."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import PREFIX, TINY
+
+from rlvr_jax.models import param_shardings, token_log_probabilities
+from rlvr_jax.objectives import Loss, group_mean_std, sign
+from rlvr_jax.records import Batch
+from rlvr_jax.sampling import sample
+from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
+from rlvr_jax.training import UpdateSettings, init_state, loss_and_gradients, make_optimizer, update
+from rlvr_jax.training.state import OptimizerSettings
+
+OPTIMIZER = OptimizerSettings(
+    learning_rate=1e-3, warmup_steps=2, weight_decay=0.0, beta1=0.9, beta2=0.95, max_gradient_norm=1.0
+)
+SETTINGS = UpdateSettings(TINY, Loss(), OPTIMIZER)
+ONE = jnp.float32(1.0)
+
+
+@pytest.fixture(scope="module")
+def batch(params, prompts):
+    rollouts = sample(
+        params,
+        PREFIX,
+        prompts,
+        np.array([7, 11, 40], np.int32),
+        jnp.uint32(0),
+        jnp.int32(0),
+        ONE,
+        config=TINY,
+        samples=4,
+        max_new_tokens=6,
+    )
+    rewards = jax.random.bernoulli(jax.random.key(3), 0.4, (8, 4)).astype(jnp.float32)
+    return jax.device_get(Batch(prompts, rollouts, sign(rewards)))
+
+
+def relative(a, b):
+    """Norm of the difference over the norm, over whole trees."""
+    return float(optax.global_norm(jax.tree.map(jnp.subtract, a, b)) / optax.global_norm(b))
+
+
+def first_state(params, mesh):
+    placed = jax.device_put(params, param_shardings(TINY, mesh))
+    return init_state(placed, 0, config=TINY, optimizer=make_optimizer(OPTIMIZER), mesh=mesh)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "sequence_sum", "constant_length"])
+def test_loss_and_gradient_by_hand(params, batch, aggregation):
+    settings = dataclasses.replace(SETTINGS, loss=Loss(aggregation=aggregation))
+    loss, metrics, gradients = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=settings, rows=1)
+    mask, advantages = batch.rollouts.mask, batch.advantages
+
+    def by_hand(params):
+        log_p = token_log_probabilities(params, PREFIX, batch.prompts, batch.rollouts.tokens, ONE, config=TINY)
+        sums = jnp.sum(jnp.where(mask, log_p, 0.0), -1) * advantages
+        return -{
+            "sequence_mean": (sums / mask.sum(-1)).mean(),
+            "token_mean": sums.sum() / mask.sum(),
+            "sequence_sum": sums.mean(),
+            "constant_length": sums.mean() / mask.shape[-1],
+        }[aggregation]
+
+    expected, expected_gradients = jax.value_and_grad(by_hand)(params)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert relative(gradients, expected_gradients) < 1e-5
+    assert float(metrics["sampler_difference_max"]) < 1e-4
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_micro_batches_change_nothing(params, batch, micro_batches):
+    expected = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=SETTINGS, rows=1)
+    settings = dataclasses.replace(SETTINGS, micro_batches=micro_batches, remat=True)
+    got = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=settings, rows=1)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
+    assert relative(got[2], expected[2]) < 1e-5
+    for name, value in expected[1].items():
+        np.testing.assert_allclose(got[1][name], value, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "shape", [MeshShape(data=8), MeshShape(data=1, fsdp=8), MeshShape(data=2, fsdp=2, tensor=2)], ids=str
+)
+def test_the_same_update_on_every_mesh(params, batch, one_device, shape):
+    """One device against eight: gradient within 1e-5, parameters after the step within 1e-6, in relative norm."""
+
+    def on(mesh):
+        rows = batch_shards(mesh)
+        placed = jax.device_put(batch, named_sharding(mesh, ("batch",)))
+        prefix = jax.device_put(PREFIX, named_sharding(mesh))
+        placed_params = jax.device_put(params, param_shardings(TINY, mesh))
+        gradient = jax.jit(lambda p, b: loss_and_gradients(p, b, prefix, ONE, None, settings=SETTINGS, rows=rows)[2])
+        gradients = jax.device_get(gradient(placed_params, placed))
+        state, metrics = update(first_state(params, mesh), placed, prefix, ONE, None, settings=SETTINGS, mesh=mesh)
+        shardings = param_shardings(TINY, mesh)
+        jax.tree.map(
+            lambda x, s: x.sharding.is_equivalent_to(s, x.ndim) or pytest.fail(str(s)), state.params, shardings
+        )
+        return gradients, jax.device_get(state.params), jax.device_get(metrics)
+
+    expected, got = on(one_device), on(make_mesh(shape))
+    assert relative(got[0], expected[0]) < 1e-5
+    assert relative(got[1], expected[1]) < 1e-6
+    assert relative(expected[1], params) > 1e-5
+    for name, value in expected[2].items():
+        np.testing.assert_allclose(got[2][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_uniform_groups_move_nothing_when_centred(params, batch, one_device):
+    rewards = jnp.repeat(jnp.arange(8) % 2, 4).reshape(8, 4)
+    silent = dataclasses.replace(batch, advantages=group_mean_std(rewards))
+    before = jax.device_get(params)
+    state, metrics = update(
+        first_state(params, one_device), silent, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device
+    )
+    assert float(metrics["gradient_norm"]) == 0.0
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), before)
+    loud = dataclasses.replace(batch, advantages=sign(rewards))
+    _, metrics = update(first_state(params, one_device), loud, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
+    assert float(metrics["gradient_norm"]) > 0.1
+
+
+def test_masked_tokens_have_no_influence(params, batch):
+    rollouts = batch.rollouts
+    other = dataclasses.replace(rollouts, tokens=np.where(rollouts.mask, rollouts.tokens, 55).astype(np.int32))
+    expected = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=SETTINGS, rows=1)
+    got = loss_and_gradients(
+        params, dataclasses.replace(batch, rollouts=other), PREFIX, ONE, None, settings=SETTINGS, rows=1
+    )
+    np.testing.assert_array_equal(got[0], expected[0])
+    assert relative(got[2], expected[2]) < 1e-6
+    nothing = dataclasses.replace(rollouts, mask=np.zeros_like(rollouts.mask))
+    loss, _, gradients = loss_and_gradients(
+        params, dataclasses.replace(batch, rollouts=nothing), PREFIX, ONE, None, settings=SETTINGS, rows=1
+    )
+    assert float(loss) == 0.0
+    assert float(optax.global_norm(gradients)) == 0.0
+
+
+def test_kl_pulls_back_to_the_reference(params, batch):
+    """With zero advantages only the KL acts; at the reference it is zero with zero gradient, elsewhere it descends."""
+    settings = dataclasses.replace(SETTINGS, loss=Loss(kl_coefficient=0.5))
+    silent = dataclasses.replace(batch, advantages=np.zeros((8, 4), np.float32))
+
+    def kl(policy):
+        return loss_and_gradients(policy, silent, PREFIX, ONE, params, settings=settings, rows=1)
+
+    loss, metrics, gradients = kl(params)
+    assert abs(float(loss)) < 1e-9
+    assert float(optax.global_norm(gradients)) < 1e-4
+    moved = jax.tree.map(lambda x: x * 1.05, params)
+    loss, metrics, gradients = kl(moved)
+    assert float(metrics["kl"]) > 1e-4
+    stepped = jax.tree.map(lambda p, g: p - 1e-3 * g, moved, gradients)
+    assert float(kl(stepped)[0]) < float(loss)
+
+
+def test_optimizer_is_optax_adamw_with_clipping(params):
+    gradients = jax.tree.map(lambda x: 3.0 * jnp.ones_like(x), params)
+    ours, theirs = (
+        make_optimizer(OPTIMIZER),
+        optax.chain(
+            optax.clip_by_global_norm(1.0),
+            optax.adamw(lambda i: jnp.minimum(1e-3, 5e-4 * (i + 1)), 0.9, 0.95, weight_decay=0.0),
+        ),
+    )
+    state, reference = ours.init(params), theirs.init(params)
+    for _ in range(3):
+        updates, state = ours.update(gradients, state, params)
+        expected, reference = theirs.update(gradients, reference, params)
+        assert relative(updates, expected) < 1e-5
+
+
+def test_weight_decay_leaves_norms_alone(params):
+    optimizer = make_optimizer(dataclasses.replace(OPTIMIZER, weight_decay=0.1))
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    assert float(jnp.abs(updates["norm"]["scale"]).max()) == 0.0
+    assert float(jnp.abs(updates["embedding"]).max()) > 0.0
+
+
+def test_nothing_recompiles_and_the_state_is_donated(params, batch, one_device):
+    state = first_state(params, one_device)
+    old = state.params["embedding"]
+    state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
+    assert old.is_deleted()
+    size = update._cache_size()
+    for _ in range(2):
+        state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
+    assert update._cache_size() == size
