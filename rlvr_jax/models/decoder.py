@@ -166,7 +166,7 @@ class Decoder(nnx.Module):
 
 
 @functools.cache
-def _abstract(config: ModelConfig) -> tuple[Any, nnx.State]:
+def _abstract(config: ModelConfig) -> tuple[Any, Any]:
     return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
 
 

@@ -17,13 +17,13 @@ from rlvr_jax.models.attention import Source, attend
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Params, decoder
 from rlvr_jax.models.rotary import rotation
-from rlvr_jax.records import Prompts
+from rlvr_jax.records import AnyArray, Prompts
 
 
 class Tree(NamedTuple):
     """One row: N prompts with G completions each. Any of prefix length and completion length T may be 0."""
 
-    prefix: Int[Array, " Tq"]
+    prefix: Int[AnyArray, " Tq"]
     prompts: Int[Array, "N Tp"]
     prompt_mask: Bool[Array, "N Tp"]
     completions: Int[Array, "N G T"]
@@ -36,12 +36,12 @@ class Cache(NamedTuple):
     prompts: tuple[Array, Array]
 
 
-def prompt_positions(prefix: Int[Array, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, "N Tp"]:
+def prompt_positions(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, "N Tp"]:
     """Positions of prompt tokens, counted over real tokens, so that padding on either side changes nothing."""
     return prefix.shape[0] + jnp.maximum(jnp.cumsum(prompt_mask, -1) - 1, 0)
 
 
-def completion_start(prefix: Int[Array, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, " N"]:
+def completion_start(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, " N"]:
     """Position of each prompt's first completion token."""
     return prefix.shape[0] + prompt_mask.sum(-1)
 
@@ -87,10 +87,10 @@ def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = F
 
 def token_log_probabilities(
     params: Params,
-    prefix: Int[Array, " Tq"],
+    prefix: Int[AnyArray, " Tq"],
     prompts: Prompts,
-    completions: Int[Array, "P G T"],
-    temperature: Float[Array, ""],
+    completions: Int[AnyArray, "P G T"],
+    temperature: Float[AnyArray, ""],
     *,
     config: ModelConfig,
     rows: int = 1,
@@ -120,7 +120,7 @@ def token_log_probabilities(
     return jax.vmap(one_row)(*split).reshape(-1, samples, length)
 
 
-def as_rows(x: Shaped[Array, "P ..."], rows: int) -> Shaped[Array, "rows N ..."]:
+def as_rows(x: Shaped[AnyArray, "P ..."], rows: int) -> Shaped[AnyArray, "rows N ..."]:
     return x.reshape(rows, x.shape[0] // rows, *x.shape[1:])
 
 
@@ -157,7 +157,7 @@ def _causal(length: int) -> Bool[Array, "length length"]:
     return jnp.tril(jnp.ones((length, length), bool))
 
 
-def _flat(parts: tuple[Array, ...], trailing: int = 0) -> Array:
+def _flat(parts: tuple[AnyArray, ...], trailing: int = 0) -> Array:
     """Joins arrays of tokens with any leading axes into one list of tokens; the last `trailing` axes stay."""
     return jnp.concatenate([part.reshape(-1, *part.shape[part.ndim - trailing :]) for part in parts])
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rlvr_jax.errors import UserError
+from rlvr_jax.records import AnyArray
 
-Rewards = Num[Array, "*batch G"]
+Rewards = Num[AnyArray, "*batch G"]
 Advantages = Float[Array, "*batch G"]
 
 

@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-PerToken = Float[Array, "*batch T"]
+from rlvr_jax.records import AnyArray
+
+PerToken = Float[AnyArray, "*batch T"]
 
 
 def kl_in_loss(

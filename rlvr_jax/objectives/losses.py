@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rlvr_jax.errors import UserError
+from rlvr_jax.records import AnyArray
 
-PerToken = Float[Array, "*batch T"]
+PerToken = Float[AnyArray, "*batch T"]
 Aggregation = Literal["sequence_mean", "token_mean", "sequence_sum", "constant_length"]
 
 
@@ -47,7 +48,7 @@ def ppo_clip(
 
 def aggregate(
     per_token: PerToken,
-    mask: Bool[Array, "*batch T"],
+    mask: Bool[AnyArray, "*batch T"],
     how: Aggregation,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Masked (sum, weight) of a per-token quantity; the loss is sum / weight.

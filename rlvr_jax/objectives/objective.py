@@ -15,8 +15,9 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.objectives import advantages
 from rlvr_jax.objectives.kl import kl_in_loss
 from rlvr_jax.objectives.losses import Aggregation, aggregate, policy_gradient, ppo_clip
+from rlvr_jax.records import AnyArray
 
-PerToken = Float[Array, "*batch T"]
+PerToken = Float[AnyArray, "*batch T"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Loss:
         log_probabilities: PerToken,
         behaviour_log_probabilities: PerToken,
         advantages: PerToken,
-        mask: Bool[Array, "*batch T"],
+        mask: Bool[AnyArray, "*batch T"],
         reference_log_probabilities: PerToken | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """(sum, weight) of the loss over a batch of completions; see `aggregate`.

@@ -95,8 +95,9 @@ def comparison_table(summary: Mapping[str, Any]) -> Table:
 def _caption(summary: Mapping[str, Any]) -> str:
     text = (
         f"Accuracy: {summary['questions']} held-out questions x {summary['samples_per_prompt']} samples, "
-        "95 % intervals over questions. Degenerate: share of prompts whose samples are all right or all wrong; in brackets the share "
-        "if every prompt had the mean success rate. Untrained: of the held-out questions; else over training. "
+        "95 % intervals over questions. Degenerate: share of prompts whose samples are all right or all wrong; "
+        "in brackets the share if every prompt had the mean success rate. Untrained: of the held-out questions; "
+        "else over training. "
         "Wasted: samples in groups of zero advantage. "
     )
     if not summary["differences"] and len(summary["objectives"]) > 1:
@@ -192,7 +193,10 @@ def evaluation_table(summary: Mapping[str, Any], title: str) -> Table:
     for name, value in summary.items():
         if isinstance(value, Mapping):
             table.add_row(name, _interval(value))
-    table.caption = f"{summary['questions']} questions x {summary['samples']} samples, {summary['truncated']:.1%} cut off by the length limit"
+    table.caption = (
+        f"{summary['questions']} questions x {summary['samples']} samples, "
+        f"{summary['truncated']:.1%} cut off by the length limit"
+    )
     if "degeneracy" in summary:
         table.caption += (
             f"; degenerate groups {summary['degeneracy']:.2f}, predicted {summary['degeneracy_predicted']:.2f}"

@@ -39,7 +39,7 @@ def draw(
 def _invert(
     weights: Float[Array, "*batch n"], uniforms: Float[Array, "*batch"]
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch"]]:
-    """The index where the cumulative share passes `uniforms`, and where in that index's own share it fell, in [0, 1)."""
+    """Where the cumulative share passes `uniforms`: the index, and how far into its own share, in [0, 1)."""
     cumulative = jnp.cumsum(weights, -1)
     target = uniforms * cumulative[..., -1]
     index = jnp.sum(cumulative <= target[..., None], -1)

@@ -1,7 +1,7 @@
 """Noise that is addressed, not consumed.
 
-The uniform number behind a token is a function of (seed, step, prompt id, sample, position) alone. A rollout therefore does
-not depend on the batch it ran in, its row there, the mesh, or how many other sequences had finished.
+The uniform number behind a token is a function of (seed, step, prompt id, sample, position) alone. A rollout
+therefore does not depend on the batch it ran in, its row there, the mesh, or how many others had finished.
 """
 
 import jax

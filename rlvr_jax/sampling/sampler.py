@@ -5,23 +5,24 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
 from rlvr_jax.models.attention import Source, attend
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, decoder, linear
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, run_tree
-from rlvr_jax.records import Prompts, Rollouts
+from rlvr_jax.records import AnyArray, Prompts, Rollouts
 from rlvr_jax.sampling.categorical import draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
 
 
 class _Decoding(NamedTuple):
-    """What the loop carries; `rollouts` in rows `[R, N, G, T]`, `own` the completions' keys and values."""
+    """What the loop carries: R rows of N prompts, and `own`, the completions' keys and values."""
 
     position: Int[Array, ""]
-    rollouts: Rollouts
+    written: dict[str, Shaped[Array, "R N G T"]]
+    """The per-token fields of `Rollouts`."""
     last_token: Int[Array, "R N G"]
     done: Bool[Array, "R N G"]
     own: tuple[Array, Array]
@@ -30,9 +31,9 @@ class _Decoding(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows"))
 def sample(
     params: dict[str, Any],
-    prefix: Int[Array, " Tq"],
+    prefix: Int[AnyArray, " Tq"],
     prompts: Prompts,
-    stop_tokens: Int[Array, " stops"],
+    stop_tokens: Int[AnyArray, " stops"],
     seed: UInt32[Array, ""],
     step: Int[Array, ""],
     temperature: Float[Array, ""],
@@ -61,13 +62,8 @@ def sample(
     logits, cache = jax.vmap(prefill)(prompt_tokens, prompt_mask)
     shape = keys.shape
     own_shape = (rows, config.num_layers, *shape[1:], max_new_tokens, config.num_kv_heads, config.head_dim)
-    empty = Rollouts(
-        tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
-        mask=jnp.zeros((*shape, max_new_tokens), bool),
-        log_probabilities=jnp.zeros((*shape, max_new_tokens), jnp.float32),
-        entropies=jnp.zeros((*shape, max_new_tokens), jnp.float32),
-        truncated=jnp.ones(shape, bool),
-    )
+    types = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
+    empty = {name: jnp.zeros((*shape, max_new_tokens), dtype) for name, dtype in types.items()}
     own = (jnp.zeros(own_shape, logits.dtype), jnp.zeros(own_shape, logits.dtype))
     state = _Decoding(jnp.int32(0), empty, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), own)
 
@@ -75,17 +71,13 @@ def sample(
         """Draws the token at `state.position` for every completion that still runs."""
         token, log_probability, entropy = draw(logits, token_uniforms(keys, state.position), temperature)
         running = ~state.done
-        values = (token, running, log_probability, entropy)
-        fields = ("tokens", "mask", "log_probabilities", "entropies")
-        stopped = running & jnp.isin(token, stop_tokens)
+        values = {"tokens": token, "mask": running, "log_probabilities": log_probability, "entropies": entropy}
         written = {
-            name: getattr(state.rollouts, name)
-            .at[..., state.position]
-            .set(jnp.where(running, value, jnp.zeros_like(value)))
-            for name, value in zip(fields, values, strict=True)
+            name: state.written[name].at[..., state.position].set(jnp.where(running, value, jnp.zeros_like(value)))
+            for name, value in values.items()
         }
-        rollouts = Rollouts(**written, truncated=state.rollouts.truncated & ~stopped)
-        return _Decoding(state.position + 1, rollouts, token, state.done | stopped, state.own)
+        done = state.done | jnp.isin(token, stop_tokens)
+        return _Decoding(state.position + 1, written, token, done, state.own)
 
     decode_row = functools.partial(_decode_row, model, config, prefix)
 
@@ -97,13 +89,14 @@ def sample(
 
     state = choose(state, jnp.broadcast_to(logits[:, :, None], (*shape, logits.shape[-1])))
     state = jax.lax.while_loop(lambda s: (s.position < max_new_tokens) & ~jnp.all(s.done), step_all, state)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.rollouts)
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in state.written.items()}
+    return Rollouts(**flat, truncated=~state.done.reshape(-1, samples))
 
 
 def _decode_row(
     model: Decoder,
     config: ModelConfig,
-    prefix: Int[Array, " Tq"],
+    prefix: Int[AnyArray, " Tq"],
     prompt_mask: Bool[Array, "N Tp"],
     cache: Cache,
     own: tuple[Array, Array],

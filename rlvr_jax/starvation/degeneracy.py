@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rlvr_jax.records import AnyArray
+
 
 class Degeneracy(NamedTuple):
     """Shares of groups, each in [0, 1]."""
@@ -20,7 +22,7 @@ class Degeneracy(NamedTuple):
     """What independent samples at the pooled mean reward would give; see `bernoulli_prediction`."""
 
 
-def degeneracy(rewards: Num[Array, "*batch P G"]) -> Degeneracy:
+def degeneracy(rewards: Num[AnyArray, "*batch P G"]) -> Degeneracy:
     """Degenerate groups among P groups of G binary rewards (0 wrong, 1 right)."""
     rewards = jnp.asarray(rewards, jnp.float32)
     all_wrong = jnp.mean(rewards.max(-1) <= 0.0, -1, dtype=jnp.float32)
@@ -29,7 +31,7 @@ def degeneracy(rewards: Num[Array, "*batch P G"]) -> Degeneracy:
     return Degeneracy(all_wrong, all_right, all_wrong + all_right, predicted)
 
 
-def bernoulli_prediction(success_rate: Float[Array, "*batch"], group_size: int) -> Float[Array, "*batch"]:
+def bernoulli_prediction(success_rate: Float[AnyArray, "*batch"], group_size: int) -> Float[Array, "*batch"]:
     """`p^G + (1 - p)^G`: the degeneracy if every prompt had the same success rate p.
 
     Convex in p, so by Jensen the true rate over prompts of unequal difficulty is never below it.
@@ -38,6 +40,6 @@ def bernoulli_prediction(success_rate: Float[Array, "*batch"], group_size: int) 
     return success_rate**group_size + (1.0 - success_rate) ** group_size
 
 
-def zero_advantage_share(advantages: Float[Array, "*batch P G"]) -> Float[Array, "*batch"]:
+def zero_advantage_share(advantages: Float[AnyArray, "*batch P G"]) -> Float[Array, "*batch"]:
     """Share of samples that were generated and verified but push nothing: every advantage of their group is zero."""
     return jnp.mean(jnp.all(advantages == 0.0, -1), -1, dtype=jnp.float32)

@@ -20,8 +20,8 @@ class ReasoningGym:
     """Questions of one generator; right means equal to the generator's answer, letter for letter or as a number.
 
     The library's own scores are not used: its default gives part credit to wrong answers, and some of its
-    special scorers evaluate the model's text. Raises UserError for a generator with a special scorer (it has more than one right
-    answer) or an unknown name.
+    special scorers evaluate the model's text. Raises UserError for an unknown generator, or one with a special
+    scorer (it has more than one right answer).
     """
 
     stop = ()
@@ -52,7 +52,7 @@ class ReasoningGym:
             if in_held_out(entry["question"]) == (split == "held_out"):
                 return Row(index, entry["question"], str(entry["answer"]))
         raise UserError(
-            f"{self.name}: all of {_ATTEMPTS} draws fall on one side; the generator has too few questions to hold any out"
+            f"{self.name}: {_ATTEMPTS} draws gave no {split} question; accepted are generators with more questions"
         )
 
     def size(self, split: Split) -> None:

@@ -179,5 +179,6 @@ def _from_hub(split: Split) -> list[dict[str, str]]:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{_HUB_ID} could not be fetched from the hub ({reason}); accepted is also --data with a JSONL file or a folder"
+            f"{_HUB_ID} could not be fetched from the hub ({reason}); "
+            "accepted is also --data with a JSONL file or a folder"
         ) from error

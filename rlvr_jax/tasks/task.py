@@ -3,7 +3,7 @@
 import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class Verdict:
     """Other readings of the same completion, by name (GSM8K: strict and flexible)."""
 
 
+@runtime_checkable
 class Task(Protocol):
     """What the training loop and the evaluation need. Rows are addressed, so that no state is kept."""
 

@@ -70,13 +70,15 @@ class RunFolder:
             )
         if not resume:
             raise UserError(
-                f"output is {str(self.path)!r}: the folder holds another run; accepted are --resume, to continue it, or another --output"
+                f"output is {str(self.path)!r}: the folder holds another run; "
+                "accepted are --resume, to continue it, or another --output"
             )
         earlier = json.loads(file.read_text())
         for name, value in described.items():
             if name not in _MAY_DIFFER and earlier.get(name) != value:
                 raise UserError(
-                    f"{name} is {value!r}, but the run in {str(self.path)!r} has {earlier.get(name)!r}: accepted is the same value"
+                    f"{name} is {value!r}, but the run in {str(self.path)!r} has {earlier.get(name)!r}: "
+                    "accepted is the same value"
                 )
 
     def rewind(self, step: int) -> None:

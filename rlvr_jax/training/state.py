@@ -49,7 +49,7 @@ def clip_by_global_norm(maximum: float) -> optax.GradientTransformation:
     """
 
     def clip(gradients: PyTree, _: PyTree) -> PyTree:
-        scale = jnp.minimum(1.0, maximum / jnp.maximum(optax.global_norm(gradients), 1e-30))
+        scale = jnp.minimum(1.0, maximum / jnp.maximum(optax.tree.norm(gradients), 1e-30))
         return jax.tree.map(lambda gradient: gradient * scale, gradients)
 
     return optax.stateless(clip)
@@ -82,7 +82,17 @@ def state_shardings(
         of_params,
         transform_non_params=lambda _: replicated,
     )
-    return TrainState(replicated, of_params, of_optimizer, replicated, replicated)
+    # Put together leaf by leaf: the constructor would reject shardings where arrays belong.
+    structure = jax.tree.structure(_shapes(optimizer, params))
+    return jax.tree.unflatten(structure, jax.tree.leaves([replicated, of_params, of_optimizer, replicated, replicated]))
+
+
+def _shapes(optimizer: optax.GradientTransformation, params: PyTree) -> TrainState:
+    return jax.eval_shape(lambda p: _new_state(p, jnp.uint32(0), optimizer), params)
+
+
+def _new_state(params: PyTree, seed: UInt32[AnyArray, ""], optimizer: optax.GradientTransformation) -> TrainState:
+    return TrainState(jnp.int32(0), params, optimizer.init(params), seed, jnp.int32(0))
 
 
 def init_state(
@@ -90,19 +100,16 @@ def init_state(
 ) -> TrainState:
     """The state before the first step. Takes over `params`; do not use them afterwards."""
 
-    def build(params: PyTree) -> TrainState:
-        return TrainState(jnp.int32(0), params, optimizer.init(params), jnp.uint32(np.uint32(seed)), jnp.int32(0))
-
     shardings = state_shardings(config, optimizer, params, mesh)
-    return jax.jit(build, out_shardings=shardings)(params)
+    build = jax.jit(lambda p, seed: _new_state(p, seed, optimizer), out_shardings=shardings)
+    return build(params, np.uint32(seed))
 
 
 def abstract_state(config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh) -> Any:
     """Shapes, types and shardings of a state, to restore one into; `params` may be abstract."""
-    shapes = jax.eval_shape(
-        lambda p: TrainState(jnp.int32(0), p, optimizer.init(p), jnp.uint32(0), jnp.int32(0)), params
-    )
     shardings = state_shardings(config, optimizer, params, mesh)
     return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        _shapes(optimizer, params),
+        shardings,
     )

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from rlvr_jax.models import ModelConfig, token_log_probabilities
 from rlvr_jax.objectives import Loss, aggregate, kl_in_loss, weighted_mean
-from rlvr_jax.records import Batch
+from rlvr_jax.records import AnyArray, Batch
 from rlvr_jax.sharding import batch_shards
 from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, state_shardings
 
@@ -33,7 +33,7 @@ class UpdateSettings:
 def update(
     state: TrainState,
     batch: Batch,
-    prefix: Int[Array, " Tq"],
+    prefix: Int[AnyArray, " Tq"],
     temperature: Float[Array, ""],
     reference: PyTree,
     *,
@@ -53,13 +53,13 @@ def update(
     updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
     updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
     updated = jax.lax.with_sharding_constraint(updated, state_shardings(settings.model, optimizer, state.params, mesh))
-    return updated, {"loss": loss, "gradient_norm": optax.global_norm(gradients)} | metrics
+    return updated, {"loss": loss, "gradient_norm": optax.tree.norm(gradients)} | metrics
 
 
 def loss_and_gradients(
     params: PyTree,
     batch: Batch,
-    prefix: Int[Array, " Tq"],
+    prefix: Int[AnyArray, " Tq"],
     temperature: Float[Array, ""],
     reference: PyTree,
     *,

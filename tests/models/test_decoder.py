@@ -1,6 +1,7 @@
 """The decoder against transformers, the token tree against plain sequences, and the invariants of padding."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,7 @@ def reference_model(config, params) -> transformers.LlamaForCausalLM:
     return model.eval()
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def logits(config, params, tokens):
     """Logits of plain sequences `[N, length]`: each is a prompt's only completion behind its first token."""
     model = decoder(config, params)
@@ -73,6 +75,9 @@ def plain_log_probabilities(params, sequences):
     return result
 
 
+log_probabilities_of = jax.jit(token_log_probabilities, static_argnames=("config", "rows", "remat", "chunk"))
+
+
 def completions_of(prompts, samples=3, length=5):
     tokens = np.random.default_rng(1).integers(1, TINY.vocab_size, (len(prompts.ids), samples, length))
     return tokens.astype(np.int32)
@@ -80,7 +85,7 @@ def completions_of(prompts, samples=3, length=5):
 
 def test_tree_equals_plain_sequences(params, prompts):
     completions = completions_of(prompts)
-    got = token_log_probabilities(params, PREFIX, prompts, completions, jnp.float32(1.0), config=TINY)
+    got = log_probabilities_of(params, PREFIX, prompts, completions, jnp.float32(1.0), config=TINY)
     for i in (0, 3, 7):
         own = prompts.tokens[i][prompts.mask[i]]
         sequences = [np.concatenate([PREFIX, own, completion]) for completion in completions[i]]
@@ -96,9 +101,9 @@ def test_rows_chunks_and_remat_change_nothing(params, prompts):
             params, PREFIX, prompts, completions, jnp.float32(0.7), config=TINY, **how
         ).mean()
 
-    expected, expected_gradient = jax.value_and_grad(mean)(params)
+    expected, expected_gradient = jax.jit(jax.value_and_grad(mean))(params)
     for how in ({"rows": 4}, {"chunk": 7}, {"remat": True}, {"rows": 8, "chunk": 4, "remat": True}):
-        got, gradient = jax.value_and_grad(lambda p, how=how: mean(p, **how))(params)
+        got, gradient = jax.jit(jax.value_and_grad(functools.partial(mean, **how)))(params)
         np.testing.assert_allclose(got, expected, rtol=1e-6)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), gradient, expected_gradient)
 
@@ -107,7 +112,7 @@ def test_padding_side_and_pad_ids_change_nothing(params, prompts):
     completions = completions_of(prompts)
 
     def of(prompts):
-        return token_log_probabilities(params, PREFIX, prompts, completions, jnp.float32(1.0), config=TINY)
+        return log_probabilities_of(params, PREFIX, prompts, completions, jnp.float32(1.0), config=TINY)
 
     order = np.argsort(prompts.mask, -1, kind="stable")
     left = Prompts(

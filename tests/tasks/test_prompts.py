@@ -27,7 +27,7 @@ def test_prefix_and_prompt_join_to_the_whole_text(tiny_model, rows):
 
 def test_longer_prompts_are_refused_not_cut(tiny_model, rows):
     encoder = PromptEncoder(TASK, tiny_model.tokenizer, rows, max_prompt_tokens=6)
-    with pytest.raises(UserError, match=r"question 99 has 9 prompt tokens of its own, accepted are 1 to 6"):
+    with pytest.raises(UserError, match=r"question 99 has 10 prompt tokens of its own, accepted are 1 to 6"):
         encoder.encode([Row(99, "100 + 10 =", "110")])
 
 

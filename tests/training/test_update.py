@@ -14,7 +14,9 @@ from rlvr_jax.objectives import Loss, group_mean_std, sign
 from rlvr_jax.records import Batch
 from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
-from rlvr_jax.training import UpdateSettings, init_state, loss_and_gradients, make_optimizer, update
+from rlvr_jax.training import UpdateSettings, init_state, make_optimizer, update
+from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
+from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.state import OptimizerSettings
 
 OPTIMIZER = OptimizerSettings(
@@ -22,6 +24,8 @@ OPTIMIZER = OptimizerSettings(
 )
 SETTINGS = UpdateSettings(TINY, Loss(), OPTIMIZER)
 ONE = jnp.float32(1.0)
+
+loss_and_gradients = jax.jit(eager_loss_and_gradients, static_argnames=("settings", "rows"))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def batch(params, prompts):
 
 def relative(a, b):
     """Norm of the difference over the norm, over whole trees."""
-    return float(optax.global_norm(jax.tree.map(jnp.subtract, a, b)) / optax.global_norm(b))
+    return float(optax.tree.norm(jax.tree.map(jnp.subtract, a, b)) / optax.tree.norm(b))
 
 
 def first_state(params, mesh):
@@ -68,7 +72,7 @@ def test_loss_and_gradient_by_hand(params, batch, aggregation):
             "constant_length": sums.mean() / mask.shape[-1],
         }[aggregation]
 
-    expected, expected_gradients = jax.value_and_grad(by_hand)(params)
+    expected, expected_gradients = jax.jit(jax.value_and_grad(by_hand))(params)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert relative(gradients, expected_gradients) < 1e-5
     assert float(metrics["sampler_difference_max"]) < 1e-4
@@ -82,7 +86,7 @@ def test_micro_batches_change_nothing(params, batch, micro_batches):
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
     assert relative(got[2], expected[2]) < 1e-5
     for name, value in expected[1].items():
-        np.testing.assert_allclose(got[1][name], value, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(got[1][name], value, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +100,13 @@ def test_the_same_update_on_every_mesh(params, batch, one_device, shape):
         placed = jax.device_put(batch, named_sharding(mesh, ("batch",)))
         prefix = jax.device_put(PREFIX, named_sharding(mesh))
         placed_params = jax.device_put(params, param_shardings(TINY, mesh))
-        gradient = jax.jit(lambda p, b: loss_and_gradients(p, b, prefix, ONE, None, settings=SETTINGS, rows=rows)[2])
-        gradients = jax.device_get(gradient(placed_params, placed))
+        _, _, gradients = loss_and_gradients(placed_params, placed, prefix, ONE, None, settings=SETTINGS, rows=rows)
         state, metrics = update(first_state(params, mesh), placed, prefix, ONE, None, settings=SETTINGS, mesh=mesh)
         shardings = param_shardings(TINY, mesh)
         jax.tree.map(
             lambda x, s: x.sharding.is_equivalent_to(s, x.ndim) or pytest.fail(str(s)), state.params, shardings
         )
-        return gradients, jax.device_get(state.params), jax.device_get(metrics)
+        return jax.device_get((gradients, state.params, metrics))
 
     expected, got = on(one_device), on(make_mesh(shape))
     assert relative(got[0], expected[0]) < 1e-5
@@ -141,7 +144,7 @@ def test_masked_tokens_have_no_influence(params, batch):
         params, dataclasses.replace(batch, rollouts=nothing), PREFIX, ONE, None, settings=SETTINGS, rows=1
     )
     assert float(loss) == 0.0
-    assert float(optax.global_norm(gradients)) == 0.0
+    assert float(optax.tree.norm(gradients)) == 0.0
 
 
 def test_kl_pulls_back_to_the_reference(params, batch):
@@ -154,7 +157,7 @@ def test_kl_pulls_back_to_the_reference(params, batch):
 
     loss, metrics, gradients = kl(params)
     assert abs(float(loss)) < 1e-9
-    assert float(optax.global_norm(gradients)) < 1e-4
+    assert float(optax.tree.norm(gradients)) < 1e-4
     moved = jax.tree.map(lambda x: x * 1.05, params)
     loss, metrics, gradients = kl(moved)
     assert float(metrics["kl"]) > 1e-4
@@ -190,7 +193,7 @@ def test_nothing_recompiles_and_the_state_is_donated(params, batch, one_device):
     old = state.params["embedding"]
     state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
     assert old.is_deleted()
-    size = update._cache_size()
+    compiled = compilations()
     for _ in range(2):
         state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
-    assert update._cache_size() == size
+    assert compilations() == compiled
