@@ -76,11 +76,13 @@ def _differences(arms: Arms) -> list[dict[str, Any]]:
 
 def comparison_table(summary: Mapping[str, Any]) -> Table:
     """One row an objective, after a row for the untrained policy; fits 80 columns."""
-    table = Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, caption=_caption(summary), caption_justify="left")
+    table = Table(
+        box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, caption=_caption(summary), caption_justify="left"
+    )
     for i, column in enumerate(("objective", "accuracy", "gain (paired)", "degenerate", "wasted", "s/step")):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
 
-    def groups(figures: Mapping[str, float]) -> str:
+    def groups(figures: Mapping[str, Any]) -> str:
         return f"{figures['degeneracy']:.2f} ({figures['degeneracy_predicted']:.2f})"
 
     base = summary["base"]

@@ -41,8 +41,8 @@ class RunResult:
     """What a finished run shows."""
 
     folder: Path
-    metrics: list[dict[str, float]]
-    timings: list[dict[str, float]]
+    metrics: list[dict[str, Any]]
+    timings: list[dict[str, Any]]
     evaluations: dict[int, Evaluation]
 
     @property

@@ -112,7 +112,7 @@ def test_dry_run_checks_and_leaves_nothing(call, tiny_model, tmp_path):
     [
         (train_command, ["nothing"], "preset is 'nothing', accepted are smollm2_arithmetic, gsm8k"),
         (train_command, [], "preset is None, accepted are"),
-        (train_command, ["gsm8k", "--model", "nowhere.gguf"], "no such file"),
+        (train_command, ["gsm8k", "--model", "nowhere.gguf", "--prompts-per-step", "8"], "no such file"),
         (
             train_command,
             ["smollm2_arithmetic", "--mesh.data", "64"],
