@@ -147,7 +147,7 @@ def test_more_updates_micro_batches_and_a_kl(config, setup):
     varied = elsewhere(
         config,
         "varied",
-        objective="group_mean_std",
+        objective="half_reference",
         surrogate="ppo_clip",
         clip_high=0.01,
         clip_low=0.01,
