@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,8 @@ def _download(name: str) -> Path:
 
 
 def _tokenizer(folder: Path) -> Any:
+    # Without PyTorch the library would advise to install it; here it only tokenises.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer
 
     try:
