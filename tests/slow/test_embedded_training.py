@@ -1,6 +1,7 @@
 """The promises of a run, on the embedded language model itself. Minutes: python -m pytest -m slow."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -56,17 +57,34 @@ def relative(a, b) -> float:
     return float(np.sqrt(difference / norm))
 
 
-def test_one_and_eight_devices(monkeypatch):
-    """Same tokens; gradient within 1e-5 and parameters after the step within 1e-6, in relative norm."""
-    tokens, moments, params = on_mesh(MeshShape(data=8))
-    one = jax.devices()[:1]
-    monkeypatch.setattr(jax, "devices", lambda *_: one)
+def compare_meshes() -> None:
+    """Prints what eight devices change; run in a process of its own."""
+    tokens, moments, params = on_mesh(MeshShape(data=1, fsdp=8))
+    devices = jax.devices()[:1]
+    jax.devices = lambda *_: devices
     expected_tokens, expected_moments, expected_params = on_mesh(MeshShape())
-    np.testing.assert_array_equal(tokens, expected_tokens)
-    differences = relative(moments, expected_moments), relative(params, expected_params)
-    print(f"gradient {differences[0]:.1e}, parameters {differences[1]:.1e}")
-    assert differences[0] < 1e-5
-    assert differences[1] < 1e-6
+    same = bool((tokens == expected_tokens).all())
+    print(json.dumps([same, relative(moments, expected_moments), relative(params, expected_params)]))
+
+
+def test_one_and_eight_devices():
+    """Same tokens; gradient within 1e-5 and parameters after the step within 1e-6, in relative norm.
+
+    XLA's CPU compiler takes another matrix library for a program of eight devices (Eigen) than for one (YNNPACK,
+    whose products have three times the rounding error); alone, that moves the gradient by 2e-5 to 4e-5. The flag gives
+    both programs the same library.
+    """
+    flags = "--xla_force_host_platform_device_count=8 --xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_REDUCE"
+    program = f"import runpy; runpy.run_path({__file__!r})['compare_meshes']()"
+    environment = {**os.environ, "XLA_FLAGS": flags}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    same, gradient, parameters = json.loads(done.stdout.splitlines()[-1])
+    print(f"same tokens: {same}, gradient {gradient:.1e}, parameters {parameters:.1e}")
+    assert same
+    assert gradient < 1e-5
+    assert parameters < 1e-6
 
 
 def test_killed_at_step_17_of_40(tmp_path):
