@@ -5,7 +5,8 @@
 
 G = 4 samples, 4 prompts a step, 200 steps and a cap of 256 new tokens, as in the precursor of the paper's runs
 (unconfirmed for the paper itself); a full fine-tune instead of LoRA, hence the smaller learning rate, which is ours.
-Meant for an accelerator. What it scores depends on the model; not yet measured beyond a few steps.
+Evaluates greedily on the first 64 test questions (`--evaluation-questions 1319`: all). Meant for an accelerator.
+What it scores depends on the model; not yet measured beyond a few steps.
 """
 
 from rlvr_jax.training import TrainConfig
@@ -18,9 +19,9 @@ PRESET = TrainConfig(
     learning_rate=1e-6,
     remat=True,
     evaluate_every=50,
-    evaluation_questions=256,
+    evaluation_questions=64,
     evaluation_samples=1,
     evaluation_temperature=0.0,
-    evaluation_batch=16,
+    evaluation_batch=64,
     checkpoint_every=50,
 )

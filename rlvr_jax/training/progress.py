@@ -1,6 +1,7 @@
 """What a person sees while a run goes on, on standard error."""
 
 import sys
+import time
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -12,6 +13,7 @@ class RunProgress:
 
     def __init__(self, name: str, steps: int, done: int):
         self._name, self._steps = name, steps
+        self._said = time.monotonic()
         self._console = Console(stderr=True)
         columns = (
             TextColumn("{task.description}"),
@@ -40,6 +42,15 @@ class RunProgress:
             self._progress.console.print(f"{self._name}: {text}", highlight=False)
         else:
             print(f"{self._name}: {text}", file=sys.stderr, flush=True)
+        self._said = time.monotonic()
+
+    def evaluating(self, done: int, questions: int) -> None:
+        """How far an evaluation is; in a log file at most every ten seconds."""
+        figures = f"held-out question {done}/{questions}"
+        if self._progress:
+            self._progress.update(self._task, figures=figures)
+        elif done < questions and time.monotonic() - self._said > 10:
+            self.say(figures)
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         figures = (

@@ -116,7 +116,12 @@ def train(
                 progress.say(f"resumed after step {done}")
 
             def evaluate_at(step: int, known: Evaluation | None = None) -> None:
-                result = known or evaluate(roller, state.params, **evaluation_settings)
+                result = known or evaluate(
+                    roller,
+                    state.params,
+                    **evaluation_settings,
+                    progress=lambda done: progress.evaluating(done, config.evaluation_questions),
+                )
                 result.save(folder.evaluation_file(step))
                 folder.write_scalars(step, {"held_out_accuracy": result.accuracy.mean})
                 mean, low, high = result.accuracy
