@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float
 class Source(NamedTuple):
     """Keys and values for queries `[*batch, T, H, head_dim]`; `*shared` are the leading axes of `*batch`."""
 
-    keys: Float[Array, "*shared S K head_dim"]
-    values: Float[Array, "*shared S K head_dim"]
+    keys: Float[Array, "*shared K S head_dim"]
+    values: Float[Array, "*shared K S head_dim"]
     visible: Bool[Array, "*mask S"] | None = None
     """Which key a query may see, broadcastable to `[*batch, T, S]`; `None` for all."""
 
@@ -28,10 +28,10 @@ def attend(
 ) -> Float[Array, "*batch T heads_times_head_dim"]:
     """Grouped-query attention of every query over all its sources; H is a multiple of the K key heads."""
     *batch, length, heads, head_dim = queries.shape
-    sources = [source for source in sources if source.keys.shape[-3]]
+    sources = [source for source in sources if source.keys.shape[-2]]
     if queries.size == 0 or not sources:
         return jnp.zeros((*batch, length, heads * head_dim), queries.dtype)
-    kv_heads = sources[0].keys.shape[-2]
+    kv_heads = sources[0].keys.shape[-3]
     grouped = (kv_heads, heads // kv_heads)
 
     def folded(x: Array, source: Source) -> Array:
@@ -41,7 +41,7 @@ def attend(
 
     scores = []
     for source in sources:
-        score = jnp.einsum("...fkmd,...skd->...fkms", folded(queries, source), source.keys)
+        score = jnp.einsum("...fkmd,...ksd->...fkms", folded(queries, source), source.keys)
         score = score.reshape(*batch, length, *grouped, -1).astype(jnp.float32) * head_dim**-0.5
         if source.visible is not None:
             # A finite floor: a query that sees nothing (a pad) gets a harmless average, not NaN.
@@ -52,8 +52,8 @@ def attend(
     context = jnp.zeros((*batch, length, *grouped, head_dim), queries.dtype)
     start = 0
     for source in sources:
-        size = source.keys.shape[-3]
+        size = source.keys.shape[-2]
         part = folded(weights[..., start : start + size], source)
-        context += jnp.einsum("...fkms,...skd->...fkmd", part, source.values).reshape(context.shape)
+        context += jnp.einsum("...fkms,...ksd->...fkmd", part, source.values).reshape(context.shape)
         start += size
     return context.reshape(*batch, length, heads * head_dim)

@@ -30,7 +30,7 @@ class Tree(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values of all layers, `[layers, ..., key heads, head_dim]`."""
+    """Keys and values of all layers, `[layers, ..., K, tokens, head_dim]`."""
 
     prefix: tuple[Array, Array]
     prompts: tuple[Array, Array]
@@ -63,7 +63,9 @@ def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = F
 
     def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Cache]:
         queries, keys, values = (_split(x, shapes) for x in (queries, keys, values))
-        prefix, prompt, own = map(Source, keys, values)
+        # Laid out for many readers: each head's keys side by side.
+        by_head = [(k.swapaxes(-2, -3), v.swapaxes(-2, -3)) for k, v in zip(keys, values, strict=True)]
+        prefix, prompt, own = (Source(*pair) for pair in by_head)
         contexts = (
             attend(queries[0], [prefix._replace(visible=_causal(shapes[0][0]))]),
             attend(queries[1], [prefix, prompt._replace(visible=prompt_sees)]),

@@ -61,7 +61,7 @@ def sample(
 
     logits, cache = jax.vmap(prefill)(prompt_tokens, prompt_mask)
     shape = keys.shape
-    own_shape = (rows, config.num_layers, *shape[1:], max_new_tokens, config.num_kv_heads, config.head_dim)
+    own_shape = (rows, config.num_layers, *shape[1:], config.num_kv_heads, max_new_tokens, config.head_dim)
     types = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
     empty = {name: jnp.zeros((*shape, max_new_tokens), dtype) for name, dtype in types.items()}
     own = (jnp.zeros(own_shape, logits.dtype), jnp.zeros(own_shape, logits.dtype))
@@ -105,22 +105,24 @@ def _decode_row(
 ) -> tuple[Float[Array, "N G vocab"], tuple[Array, Array]]:
     """One token of each completion of a row, at completion index `index`: next logits and the grown cache."""
     positions = jnp.broadcast_to(completion_start(prefix, prompt_mask)[:, None] + index, tokens.shape)
-    own_visible = jnp.arange(own[0].shape[3]) <= index
+    earlier = jnp.arange(own[0].shape[-2]) < index
 
     def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
         shared, own = layer
-        keys, values = (x.reshape(*tokens.shape, *x.shape[1:]) for x in (keys, values))
-        own = (own[0].at[:, :, index].set(keys), own[1].at[:, :, index].set(values))
+        keys, values = (x.reshape(*tokens.shape, *x.shape[1:], 1).swapaxes(-1, -2) for x in (keys, values))
         sources = [
             Source(*shared.prefix),
             Source(*shared.prompts, prompt_mask[:, None, None, :]),
-            Source(*own, own_visible),
+            Source(*own, earlier),
+            Source(keys, values),
         ]
         context = attend(queries.reshape(*tokens.shape, 1, *queries.shape[1:]), sources)
-        return context.reshape(-1, context.shape[-1]), own
+        return context.reshape(-1, context.shape[-1]), (keys, values)
 
     x = model.embed(tokens.reshape(-1))
-    hidden, own = model.run_layers(x, rotation(config, positions.reshape(-1)), attend_token, (cache, own))
+    hidden, latest = model.run_layers(x, rotation(config, positions.reshape(-1)), attend_token, (cache, own))
+    # The layers only read the cache; what they add is written once, in place, after the last.
+    own = jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, index, -2), own, latest)
     return _logits(model, hidden).reshape(*tokens.shape, -1), own
 
 

@@ -15,13 +15,13 @@ def test_shared_sources_equal_copied_keys():
         return jax.random.normal(next(keys), shape)
 
     queries = normal(prompts, samples, length, heads, width)
-    prefix = normal(5, kv_heads, width), normal(5, kv_heads, width)
-    prompt = normal(prompts, 6, kv_heads, width), normal(prompts, 6, kv_heads, width)
+    prefix = normal(kv_heads, 5, width), normal(kv_heads, 5, width)
+    prompt = normal(prompts, kv_heads, 6, width), normal(prompts, kv_heads, 6, width)
     visible = jnp.arange(6) < jnp.array([[4], [6]])
     got = attend(queries, [Source(*prefix), Source(*prompt, visible[:, None, None])])
 
     copied = [
-        jnp.concatenate([jnp.broadcast_to(a, (prompts, *a.shape)), b], 1)[:, None].repeat(samples, 1)
+        jnp.concatenate([jnp.broadcast_to(a, (prompts, *a.shape)), b], 2)[:, None].repeat(samples, 1).swapaxes(2, 3)
         for a, b in zip(prefix, prompt, strict=True)
     ]
     mask = jnp.concatenate([jnp.ones((prompts, 5), bool), visible], 1)[:, None].repeat(samples, 1)
@@ -31,5 +31,5 @@ def test_shared_sources_equal_copied_keys():
 
 
 def test_a_query_that_sees_nothing_is_finite():
-    source = Source(jnp.ones((2, 1, 4)), jnp.ones((2, 1, 4)), jnp.zeros((1, 2), bool))
+    source = Source(jnp.ones((1, 2, 4)), jnp.ones((1, 2, 4)), jnp.zeros((1, 2), bool))
     assert np.all(np.isfinite(attend(jnp.ones((1, 1, 4)), [source])))
