@@ -74,6 +74,7 @@ def evaluate(
     size = roller.task.size("held_out")
     questions = questions if size is None else min(questions, size)
     rows = [roller.task.row("held_out", i) for i in range(questions)]
+    longest = roller.encoder.longest(rows)
     rewards, truncated, scores = [], [], []
     for start in range(0, questions, batch):
         chosen = rows[start : start + batch]
@@ -86,6 +87,7 @@ def evaluate(
             samples=samples,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
+            prompt_length=longest,
         )
         rewards.append(graded.rewards[: len(chosen)])
         truncated.append(np.asarray(graded.rollouts.truncated)[: len(chosen)])

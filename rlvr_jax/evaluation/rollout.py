@@ -58,15 +58,16 @@ class Roller:
         samples: int,
         max_new_tokens: int,
         temperature: float,
+        prompt_length: int | None = None,
     ) -> GradedRollouts:
-        """Samples and verifies `samples` completions of each row."""
+        """Samples and verifies `samples` completions of each row; every `prompt_length` compiles anew."""
         shards = batch_shards(self.mesh)
         if len(rows) % shards:
             raise UserError(
                 f"prompts sampled together are {len(rows)}: accepted is a multiple of data x fsdp ({shards})"
             )
         started = time.perf_counter()
-        prompts = jax.device_put(self.encoder.encode(rows), named_sharding(self.mesh, ("batch",)))
+        prompts = jax.device_put(self.encoder.encode(rows, prompt_length), named_sharding(self.mesh, ("batch",)))
         rollouts = sample(
             params,
             self.prefix,

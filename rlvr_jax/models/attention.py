@@ -18,7 +18,7 @@ class Source(NamedTuple):
     """Keys and values for queries `[*batch, T, H, head_dim]`; `*shared` are the leading axes of `*batch`."""
 
     keys: Float[Array, "*shared K S head_dim"]
-    values: Float[Array, "*shared K S head_dim"]
+    values: Float[Array, "*shared K head_dim S"]
     visible: Bool[Array, "*mask S"] | None = None
     """Which key a query may see, broadcastable to `[*batch, T, S]`; `None` for all."""
 
@@ -54,6 +54,6 @@ def attend(
     for source in sources:
         size = source.keys.shape[-2]
         part = folded(weights[..., start : start + size], source)
-        context += jnp.einsum("...fkms,...ksd->...fkmd", part, source.values).reshape(context.shape)
+        context += jnp.einsum("...fkms,...kds->...fkmd", part, source.values).reshape(context.shape)
         start += size
     return context.reshape(*batch, length, heads * head_dim)

@@ -30,7 +30,7 @@ class Tree(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values of all layers, `[layers, ..., K, tokens, head_dim]`."""
+    """Keys `[layers, ..., K, tokens, head_dim]` and values `[layers, ..., K, head_dim, tokens]` of all layers."""
 
     prefix: tuple[Array, Array]
     prompts: tuple[Array, Array]
@@ -41,7 +41,7 @@ def prompt_positions(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "N T
     return prefix.shape[0] + jnp.maximum(jnp.cumsum(prompt_mask, -1) - 1, 0)
 
 
-def completion_start(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, " N"]:
+def completion_start(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "*batch Tp"]) -> Int[Array, " *batch"]:
     """Position of each prompt's first completion token."""
     return prefix.shape[0] + prompt_mask.sum(-1)
 
@@ -63,8 +63,8 @@ def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = F
 
     def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Cache]:
         queries, keys, values = (_split(x, shapes) for x in (queries, keys, values))
-        # Laid out for many readers: each head's keys side by side.
-        by_head = [(k.swapaxes(-2, -3), v.swapaxes(-2, -3)) for k, v in zip(keys, values, strict=True)]
+        # Laid out as a decoding step's products read them, so that it copies none.
+        by_head = [(jnp.moveaxis(k, -3, -2), jnp.moveaxis(v, -3, -1)) for k, v in zip(keys, values, strict=True)]
         prefix, prompt, own = (Source(*pair) for pair in by_head)
         contexts = (
             attend(queries[0], [prefix._replace(visible=_causal(shapes[0][0]))]),

@@ -18,14 +18,15 @@ from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
 
 
 class _Decoding(NamedTuple):
-    """What the loop carries: R rows of N prompts, and `own`, the completions' keys and values."""
+    """What the loop carries, for R rows of N prompts."""
 
     position: Int[Array, ""]
     written: dict[str, Shaped[Array, "R N G T"]]
     """The per-token fields of `Rollouts`."""
     last_token: Int[Array, "R N G"]
     done: Bool[Array, "R N G"]
-    own: tuple[Array, Array]
+    own: tuple[Float[Array, "layers R N G K T head_dim"], Float[Array, "layers R N G K head_dim T"]]
+    """Keys and values of the completions."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows"))
@@ -59,12 +60,16 @@ def sample(
         last, _, cache = run_tree(model, config, Tree(prefix, tokens, mask, no_completions))
         return _logits(model, last), cache
 
-    logits, cache = jax.vmap(prefill)(prompt_tokens, prompt_mask)
+    logits, cache = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
+    start = completion_start(prefix, prompt_mask)[..., None]
     shape = keys.shape
-    own_shape = (rows, config.num_layers, *shape[1:], config.num_kv_heads, max_new_tokens, config.head_dim)
     types = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
     empty = {name: jnp.zeros((*shape, max_new_tokens), dtype) for name, dtype in types.items()}
-    own = (jnp.zeros(own_shape, logits.dtype), jnp.zeros(own_shape, logits.dtype))
+    per_head = (config.num_layers, *shape, config.num_kv_heads)
+    own = (
+        jnp.zeros((*per_head, max_new_tokens, config.head_dim), logits.dtype),
+        jnp.zeros((*per_head, config.head_dim, max_new_tokens), logits.dtype),
+    )
     state = _Decoding(jnp.int32(0), empty, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), own)
 
     def choose(state: _Decoding, logits: Float[Array, "R N G vocab"]) -> _Decoding:
@@ -73,57 +78,59 @@ def sample(
         running = ~state.done
         values = {"tokens": token, "mask": running, "log_probabilities": log_probability, "entropies": entropy}
         written = {
-            name: state.written[name].at[..., state.position].set(jnp.where(running, value, jnp.zeros_like(value)))
+            name: _write(state.written[name], jnp.where(running, value, jnp.zeros_like(value)), state.position, -1)
             for name, value in values.items()
         }
         done = state.done | jnp.isin(token, stop_tokens)
         return _Decoding(state.position + 1, written, token, done, state.own)
 
-    decode_row = functools.partial(_decode_row, model, config, prefix)
-
-    def step_all(state: _Decoding) -> _Decoding:
-        logits, own = jax.vmap(decode_row, (0, 0, 0, 0, None))(
-            prompt_mask, cache, state.own, state.last_token, state.position - 1
-        )
+    def decode_and_choose(state: _Decoding) -> _Decoding:
+        index = state.position - 1
+        positions = jnp.broadcast_to(start + index, shape)
+        logits, own = _decode(model, config, prompt_mask, cache, state.own, state.last_token, positions, index)
         return choose(state._replace(own=own), logits)
 
     state = choose(state, jnp.broadcast_to(logits[:, :, None], (*shape, logits.shape[-1])))
-    state = jax.lax.while_loop(lambda s: (s.position < max_new_tokens) & ~jnp.all(s.done), step_all, state)
+    state = jax.lax.while_loop(lambda s: (s.position < max_new_tokens) & ~jnp.all(s.done), decode_and_choose, state)
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in state.written.items()}
     return Rollouts(**flat, truncated=~state.done.reshape(-1, samples))
 
 
-def _decode_row(
+def _decode(
     model: Decoder,
     config: ModelConfig,
-    prefix: Int[AnyArray, " Tq"],
-    prompt_mask: Bool[Array, "N Tp"],
+    prompt_mask: Bool[Array, "R N Tp"],
     cache: Cache,
     own: tuple[Array, Array],
-    tokens: Int[Array, "N G"],
+    tokens: Int[Array, "R N G"],
+    positions: Int[Array, "R N G"],
     index: Int[Array, ""],
-) -> tuple[Float[Array, "N G vocab"], tuple[Array, Array]]:
-    """One token of each completion of a row, at completion index `index`: next logits and the grown cache."""
-    positions = jnp.broadcast_to(completion_start(prefix, prompt_mask)[:, None] + index, tokens.shape)
+) -> tuple[Float[Array, "R N G vocab"], tuple[Array, Array]]:
+    """One token of every completion, at completion index `index`: next logits and the grown cache."""
     earlier = jnp.arange(own[0].shape[-2]) < index
 
     def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
         shared, own = layer
-        keys, values = (x.reshape(*tokens.shape, *x.shape[1:], 1).swapaxes(-1, -2) for x in (keys, values))
+        queries, keys, values = (x.reshape(*tokens.shape, *x.shape[1:]) for x in (queries, keys, values))
         sources = [
             Source(*shared.prefix),
-            Source(*shared.prompts, prompt_mask[:, None, None, :]),
+            Source(*shared.prompts, prompt_mask[:, :, None, None]),
             Source(*own, earlier),
-            Source(keys, values),
+            Source(keys[..., None, :], values[..., None]),
         ]
-        context = attend(queries.reshape(*tokens.shape, 1, *queries.shape[1:]), sources)
+        context = attend(queries[..., None, :, :], sources)
         return context.reshape(-1, context.shape[-1]), (keys, values)
 
     x = model.embed(tokens.reshape(-1))
     hidden, latest = model.run_layers(x, rotation(config, positions.reshape(-1)), attend_token, (cache, own))
     # The layers only read the cache; what they add is written once, in place, after the last.
-    own = jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, index, -2), own, latest)
-    return _logits(model, hidden).reshape(*tokens.shape, -1), own
+    keys, values = (_write(*part, index, axis) for *part, axis in zip(own, latest, (-2, -1), strict=True))
+    return _logits(model, hidden).reshape(*tokens.shape, -1), (keys, values)
+
+
+def _write(array: Array, piece: Array, index: Int[Array, ""], axis: int) -> Array:
+    """`piece` at `index` of `axis`. Unlike `.at[].set`, a scatter, XLA does this in place inside a loop."""
+    return jax.lax.dynamic_update_slice_in_dim(array, jnp.expand_dims(piece, axis), index, axis)
 
 
 def _logits(model: Decoder, hidden: Float[Array, "tokens hidden"]) -> Float[Array, "tokens vocab"]:

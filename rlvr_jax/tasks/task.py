@@ -66,7 +66,7 @@ def in_held_out(question: str, one_in: int = 8) -> bool:
 
 
 class PromptEncoder:
-    """Rows to token arrays of one fixed shape, the shared prefix apart.
+    """Rows to token arrays of a fixed shape, the shared prefix apart.
 
     Prefix and rest are tokenised separately, so the prefix is the same tokens for every row.
     """
@@ -79,21 +79,26 @@ class PromptEncoder:
         self.task, self.tokenizer = task, tokenizer
         prefix, _ = task.prompt(probe[0], tokenizer)
         self.prefix = np.array(_token_ids(tokenizer, prefix), np.int32)
-        self.length = max_prompt_tokens or max(len(self._own_tokens(row)) for row in probe)
+        self.length = max_prompt_tokens or self.longest(probe)
 
     def _own_tokens(self, row: Row) -> list[int]:
         return _token_ids(self.tokenizer, self.task.prompt(row, self.tokenizer)[1])
 
-    def encode(self, rows: Sequence[Row]) -> Prompts:
-        """Right-padded prompts of the rows."""
-        tokens = np.zeros((len(rows), self.length), np.int32)
-        mask = np.zeros((len(rows), self.length), bool)
+    def longest(self, rows: Sequence[Row]) -> int:
+        """Tokens of the longest prompt, without the prefix."""
+        return max(len(self._own_tokens(row)) for row in rows)
+
+    def encode(self, rows: Sequence[Row], length: int | None = None) -> Prompts:
+        """Prompts of the rows, padded on the right to `length`, by default the encoder's."""
+        length = min(length or self.length, self.length)
+        tokens = np.zeros((len(rows), length), np.int32)
+        mask = np.zeros((len(rows), length), bool)
         for i, row in enumerate(rows):
             own = self._own_tokens(row)
-            if not 0 < len(own) <= self.length:
+            if not 0 < len(own) <= length:
                 raise UserError(
                     f"{self.task.name}: question {row.id} has {len(own)} prompt tokens of its own, "
-                    f"accepted are 1 to {self.length} (max_prompt_tokens)"
+                    f"accepted are 1 to {length} (max_prompt_tokens)"
                 )
             tokens[i, : len(own)] = own
             mask[i, : len(own)] = True

@@ -18,7 +18,10 @@ def test_shared_sources_equal_copied_keys():
     prefix = normal(kv_heads, 5, width), normal(kv_heads, 5, width)
     prompt = normal(prompts, kv_heads, 6, width), normal(prompts, kv_heads, 6, width)
     visible = jnp.arange(6) < jnp.array([[4], [6]])
-    got = attend(queries, [Source(*prefix), Source(*prompt, visible[:, None, None])])
+    sources = [
+        Source(k, v.swapaxes(-1, -2), seen) for (k, v), seen in ((prefix, None), (prompt, visible[:, None, None]))
+    ]
+    got = attend(queries, sources)
 
     copied = [
         jnp.concatenate([jnp.broadcast_to(a, (prompts, *a.shape)), b], 2)[:, None].repeat(samples, 1).swapaxes(2, 3)
@@ -31,5 +34,5 @@ def test_shared_sources_equal_copied_keys():
 
 
 def test_a_query_that_sees_nothing_is_finite():
-    source = Source(jnp.ones((1, 2, 4)), jnp.ones((1, 2, 4)), jnp.zeros((1, 2), bool))
+    source = Source(jnp.ones((1, 2, 4)), jnp.ones((1, 4, 2)), jnp.zeros((1, 2), bool))
     assert np.all(np.isfinite(attend(jnp.ones((1, 1, 4)), [source])))
