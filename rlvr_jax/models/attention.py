@@ -15,10 +15,13 @@ from jaxtyping import Array, Bool, Float
 
 
 class Source(NamedTuple):
-    """Keys and values for queries `[*batch, T, H, head_dim]`; `*shared` are the leading axes of `*batch`."""
+    """Keys and values for queries `[*batch, T, H, head_dim]`; `*shared` are the leading axes of `*batch`.
 
-    keys: Float[Array, "*shared K S head_dim"]
-    values: Float[Array, "*shared K head_dim S"]
+    In the layouts that the two matrix products read: for a single query, others cost several times as much on CPU.
+    """
+
+    keys: Float[Array, "*shared K head_dim S"]
+    values: Float[Array, "*shared K S head_dim"]
     visible: Bool[Array, "*mask S"] | None = None
     """Which key a query may see, broadcastable to `[*batch, T, S]`; `None` for all."""
 
@@ -28,32 +31,38 @@ def attend(
 ) -> Float[Array, "*batch T heads_times_head_dim"]:
     """Grouped-query attention of every query over all its sources; H is a multiple of the K key heads."""
     *batch, length, heads, head_dim = queries.shape
-    sources = [source for source in sources if source.keys.shape[-2]]
+    sources = [source for source in sources if source.keys.shape[-1]]
     if queries.size == 0 or not sources:
         return jnp.zeros((*batch, length, heads * head_dim), queries.dtype)
     kv_heads = sources[0].keys.shape[-3]
-    grouped = (kv_heads, heads // kv_heads)
+    grouped = (*batch, length, kv_heads, heads // kv_heads)
 
     def folded(x: Array, source: Source) -> Array:
-        """Merges the batch axes that do not tell this source's copies apart, and T, into one."""
+        """`[*batch, T, K, M, n]` to `[*shared, K, F * M, n]`: F, the axes that share a source's one copy, merged."""
         shared = source.keys.shape[:-3]
-        return x.reshape(*shared, math.prod(batch[len(shared) :]) * length, *grouped, x.shape[-1])
+        fold = math.prod(grouped[len(shared) : -2])
+        return x.reshape(*shared, fold, *grouped[-2:], -1).swapaxes(-3, -4).reshape(*shared, kv_heads, -1, x.shape[-1])
 
+    def unfolded(x: Array, source: Source) -> Array:
+        """The inverse of `folded`."""
+        shared = source.keys.shape[:-3]
+        split = x.reshape(*shared, kv_heads, -1, grouped[-1], x.shape[-1])
+        return split.swapaxes(-3, -4).reshape(*grouped, x.shape[-1])
+
+    queries = queries.reshape(*grouped, head_dim)
     scores = []
     for source in sources:
-        score = jnp.einsum("...fkmd,...ksd->...fkms", folded(queries, source), source.keys)
-        score = score.reshape(*batch, length, *grouped, -1).astype(jnp.float32) * head_dim**-0.5
+        score = unfolded(folded(queries, source) @ source.keys, source).astype(jnp.float32) * head_dim**-0.5
         if source.visible is not None:
             # A finite floor: a query that sees nothing (a pad) gets a harmless average, not NaN.
             score = jnp.where(source.visible[..., None, None, :], score, -1e30)
         scores.append(score)
     weights = jax.nn.softmax(jnp.concatenate(scores, -1), axis=-1).astype(queries.dtype)
 
-    context = jnp.zeros((*batch, length, *grouped, head_dim), queries.dtype)
+    context = jnp.zeros((*grouped, head_dim), queries.dtype)
     start = 0
     for source in sources:
-        size = source.keys.shape[-2]
-        part = folded(weights[..., start : start + size], source)
-        context += jnp.einsum("...fkms,...kds->...fkmd", part, source.values).reshape(context.shape)
+        size = source.keys.shape[-1]
+        context += unfolded(folded(weights[..., start : start + size], source) @ source.values, source)
         start += size
     return context.reshape(*batch, length, heads * head_dim)

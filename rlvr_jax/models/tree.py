@@ -30,7 +30,7 @@ class Tree(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys `[layers, ..., K, tokens, head_dim]` and values `[layers, ..., K, head_dim, tokens]` of all layers."""
+    """Keys `[layers, ..., K, head_dim, tokens]` and values `[layers, ..., K, tokens, head_dim]` of all layers."""
 
     prefix: tuple[Array, Array]
     prompts: tuple[Array, Array]
@@ -63,8 +63,7 @@ def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = F
 
     def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Cache]:
         queries, keys, values = (_split(x, shapes) for x in (queries, keys, values))
-        # Laid out as a decoding step's products read them, so that it copies none.
-        by_head = [(jnp.moveaxis(k, -3, -2), jnp.moveaxis(v, -3, -1)) for k, v in zip(keys, values, strict=True)]
+        by_head = [(jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)) for k, v in zip(keys, values, strict=True)]
         prefix, prompt, own = (Source(*pair) for pair in by_head)
         contexts = (
             attend(queries[0], [prefix._replace(visible=_causal(shapes[0][0]))]),

@@ -25,7 +25,7 @@ class _Decoding(NamedTuple):
     """The per-token fields of `Rollouts`."""
     last_token: Int[Array, "R N G"]
     done: Bool[Array, "R N G"]
-    own: tuple[Float[Array, "layers R N G K T head_dim"], Float[Array, "layers R N G K head_dim T"]]
+    own: tuple[Float[Array, "layers R N G K head_dim T"], Float[Array, "layers R N G K T head_dim"]]
     """Keys and values of the completions."""
 
 
@@ -67,8 +67,8 @@ def sample(
     empty = {name: jnp.zeros((*shape, max_new_tokens), dtype) for name, dtype in types.items()}
     per_head = (config.num_layers, *shape, config.num_kv_heads)
     own = (
-        jnp.zeros((*per_head, max_new_tokens, config.head_dim), logits.dtype),
         jnp.zeros((*per_head, config.head_dim, max_new_tokens), logits.dtype),
+        jnp.zeros((*per_head, max_new_tokens, config.head_dim), logits.dtype),
     )
     state = _Decoding(jnp.int32(0), empty, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), own)
 
@@ -107,7 +107,7 @@ def _decode(
     index: Int[Array, ""],
 ) -> tuple[Float[Array, "R N G vocab"], tuple[Array, Array]]:
     """One token of every completion, at completion index `index`: next logits and the grown cache."""
-    earlier = jnp.arange(own[0].shape[-2]) < index
+    earlier = jnp.arange(own[0].shape[-1]) < index
 
     def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
         shared, own = layer
@@ -116,7 +116,7 @@ def _decode(
             Source(*shared.prefix),
             Source(*shared.prompts, prompt_mask[:, :, None, None]),
             Source(*own, earlier),
-            Source(keys[..., None, :], values[..., None]),
+            Source(keys[..., None], values[..., None, :]),
         ]
         context = attend(queries[..., None, :, :], sources)
         return context.reshape(-1, context.shape[-1]), (keys, values)
@@ -124,7 +124,7 @@ def _decode(
     x = model.embed(tokens.reshape(-1))
     hidden, latest = model.run_layers(x, rotation(config, positions.reshape(-1)), attend_token, (cache, own))
     # The layers only read the cache; what they add is written once, in place, after the last.
-    keys, values = (_write(*part, index, axis) for *part, axis in zip(own, latest, (-2, -1), strict=True))
+    keys, values = (_write(*part, index, axis) for *part, axis in zip(own, latest, (-1, -2), strict=True))
     return _logits(model, hidden).reshape(*tokens.shape, -1), (keys, values)
 
 

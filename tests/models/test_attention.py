@@ -18,9 +18,8 @@ def test_shared_sources_equal_copied_keys():
     prefix = normal(kv_heads, 5, width), normal(kv_heads, 5, width)
     prompt = normal(prompts, kv_heads, 6, width), normal(prompts, kv_heads, 6, width)
     visible = jnp.arange(6) < jnp.array([[4], [6]])
-    sources = [
-        Source(k, v.swapaxes(-1, -2), seen) for (k, v), seen in ((prefix, None), (prompt, visible[:, None, None]))
-    ]
+    seen = (None, visible[:, None, None])
+    sources = [Source(k.mT, v, see) for (k, v), see in zip((prefix, prompt), seen, strict=True)]
     got = attend(queries, sources)
 
     copied = [
@@ -34,5 +33,5 @@ def test_shared_sources_equal_copied_keys():
 
 
 def test_a_query_that_sees_nothing_is_finite():
-    source = Source(jnp.ones((1, 2, 4)), jnp.ones((1, 4, 2)), jnp.zeros((1, 2), bool))
+    source = Source(jnp.ones((1, 4, 2)), jnp.ones((1, 2, 4)), jnp.zeros((1, 2), bool))
     assert np.all(np.isfinite(attend(jnp.ones((1, 1, 4)), [source])))
