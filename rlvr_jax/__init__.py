@@ -25,6 +25,7 @@ from rlvr_jax.starvation import (
     bernoulli_prediction,
     degeneracy,
     mean_interval,
+    share_interval,
     zero_advantage_share,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "named_objective",
     "policy_gradient",
     "ppo_clip",
+    "share_interval",
     "sign",
     "weighted_mean",
     "zero_advantage_share",

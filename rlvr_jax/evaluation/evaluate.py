@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from rlvr_jax.evaluation.rollout import Roller
-from rlvr_jax.starvation import Interval, mean_interval
+from rlvr_jax.starvation import Interval, mean_interval, share_interval
 
 EVALUATION_STEP = 2**31 - 1
 """The step that addresses the noise of evaluations; no training step has it."""
@@ -31,7 +31,7 @@ class Evaluation:
     @property
     def accuracy(self) -> Interval:
         """Share of right samples with its interval over questions."""
-        return mean_interval(self.rewards.mean(-1))
+        return share_interval(self.rewards.mean(-1))
 
     def gain_over(self, base: "Evaluation") -> Interval:
         """Paired gain: question by question, this minus `base`."""

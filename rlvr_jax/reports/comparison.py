@@ -11,7 +11,7 @@ import rich.box
 from rich.table import Table
 
 from rlvr_jax.evaluation import Evaluation
-from rlvr_jax.starvation import Interval, degeneracy, mean_interval
+from rlvr_jax.starvation import Interval, degeneracy, mean_interval, share_interval
 from rlvr_jax.training import RunResult
 
 Arms = Mapping[str, Sequence[RunResult]]
@@ -46,7 +46,7 @@ def _arm(runs: Sequence[RunResult]) -> dict[str, Any]:
     before = _pooled([run.before for run in runs])
     seconds = [line["step_seconds"] for run in runs for line in run.timings[1:]]
     return {
-        "accuracy": mean_interval(after)._asdict(),
+        "accuracy": share_interval(after)._asdict(),
         "gain": mean_interval(after - before)._asdict(),
         "accuracy_by_seed": [run.after.accuracy.mean for run in runs],
         "degeneracy": over_runs("degeneracy"),
@@ -143,7 +143,7 @@ def comparison_figure(arms: Arms, file: Path) -> None:
 
 def _draw_accuracy(axes: Any, name: str, runs: Sequence[RunResult], color: str, shift: float) -> None:
     steps = sorted(runs[0].evaluations)
-    intervals = [mean_interval(_pooled([run.evaluations[step] for run in runs])) for step in steps]
+    intervals = [share_interval(_pooled([run.evaluations[step] for run in runs])) for step in steps]
     means, lows, highs = (np.array(x) for x in zip(*intervals, strict=True))
     axes.errorbar(
         np.array(steps) + shift,
@@ -175,7 +175,7 @@ def evaluation_summary(evaluation: Evaluation) -> dict[str, Any]:
     """Every figure of one evaluation, as plain JSON values."""
     groups = degeneracy(evaluation.rewards)
     scores: dict[str, Interval] = {"accuracy": evaluation.accuracy}
-    scores |= {name: mean_interval(score.mean(-1)) for name, score in evaluation.scores.items()}
+    scores |= {name: share_interval(score.mean(-1)) for name, score in evaluation.scores.items()}
     summary: dict[str, Any] = {name: interval._asdict() for name, interval in scores.items()}
     summary |= {
         "questions": evaluation.rewards.shape[0],

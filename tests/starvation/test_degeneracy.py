@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from rlvr_jax import bernoulli_prediction, degeneracy, group_mean, mean_interval, sign, zero_advantage_share
+from rlvr_jax import (
+    bernoulli_prediction,
+    degeneracy,
+    group_mean,
+    mean_interval,
+    share_interval,
+    sign,
+    zero_advantage_share,
+)
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0.1, 0.6562), (0.25, 0.3203), (0.5, 0.125), (0.7, 0.2482), (0.9, 0.6562)])
@@ -41,16 +49,33 @@ def test_interval_against_scipy():
     np.testing.assert_allclose(mean_interval(values, 0.9), (values.mean(), low, high), rtol=1e-12)
 
 
+@pytest.mark.parametrize("right", [0, 2, 32, 64])
+def test_share_interval_of_one_sample_each_is_wilsons(right):
+    expected = scipy.stats.binomtest(right, 64).proportion_ci(method="wilson")
+    got = share_interval(np.arange(64) < right)
+    np.testing.assert_allclose(got, (right / 64, expected.low, expected.high), rtol=1e-12, atol=1e-15)
+
+
+def test_share_interval_counts_questions_not_samples():
+    alike = np.repeat(np.arange(64) < 16, 4).reshape(64, 4).mean(-1)
+    assert share_interval(alike) == share_interval(np.arange(64) < 16)
+    spread = np.random.default_rng(2).binomial(4, 0.25, 4096) / 4
+    independent = scipy.stats.binomtest(int(spread.sum() * 4), 4 * 4096).proportion_ci(method="wilson")
+    np.testing.assert_allclose(share_interval(spread)[1:], (independent.low, independent.high), atol=5e-4)
+    with pytest.raises(ValueError, match="shares lie in"):
+        share_interval(np.array([0.5, 1.5]))
+
+
 def test_interval_without_spread_is_wilsons():
     expected = scipy.stats.binomtest(64, 64).proportion_ci(method="wilson")
     np.testing.assert_allclose(mean_interval(np.ones(64)), (1.0, expected.low, expected.high), rtol=1e-12)
     assert mean_interval(np.array([-0.5])) == (-0.5, -np.inf, np.inf)
 
 
-def test_interval_covers_as_often_as_it_says():
+@pytest.mark.parametrize("interval", [mean_interval, share_interval])
+def test_interval_covers_as_often_as_it_says(interval):
     generator = np.random.default_rng(1)
     inside = [
-        low <= 0.25 <= high
-        for _, low, high in (mean_interval(generator.binomial(4, 0.25, 256) / 4) for _ in range(800))
+        low <= 0.25 <= high for _, low, high in (interval(generator.binomial(4, 0.25, 256) / 4) for _ in range(800))
     ]
     assert 0.93 <= np.mean(inside) <= 0.97
