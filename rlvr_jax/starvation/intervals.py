@@ -42,8 +42,9 @@ def share_interval(
 def mean_interval(values: Num[np.ndarray, " questions"], level: float = 0.95) -> Interval:
     """Student-t interval of the mean of independent values, such as per-question differences (a paired gain).
 
-    With fewer than two values, or values without spread, the t interval has no width to offer: then the bounds
-    are those of `share_interval` when the values are in [0, 1], else minus and plus infinity.
+    With fewer than two values, or values without spread, the t interval has no width to offer. Differences of shares
+    lie in [-1, 1], so then the bounds are those of `share_interval` stretched to it; for other values they are
+    minus and plus infinity.
     Raises ValueError for an empty vector.
     """
     from scipy.special import stdtrit
@@ -53,7 +54,10 @@ def mean_interval(values: Num[np.ndarray, " questions"], level: float = 0.95) ->
     if count > 1 and values.std() > 0:
         half = float(stdtrit(count - 1, 0.5 + level / 2) * values.std(ddof=1) / np.sqrt(count))
         return Interval(mean, mean - half, mean + half)
-    return share_interval(values, level) if 0.0 <= mean <= 1.0 else Interval(mean, -np.inf, np.inf)
+    if not -1.0 <= mean <= 1.0:
+        return Interval(mean, -np.inf, np.inf)
+    _, low, high = share_interval((values + 1) / 2, level)
+    return Interval(mean, 2 * low - 1, 2 * high - 1)
 
 
 def _vector(values: np.ndarray) -> np.ndarray:

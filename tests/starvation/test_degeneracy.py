@@ -66,10 +66,11 @@ def test_share_interval_counts_questions_not_samples():
         share_interval(np.array([0.5, 1.5]))
 
 
-def test_interval_without_spread_is_wilsons():
-    expected = scipy.stats.binomtest(64, 64).proportion_ci(method="wilson")
-    np.testing.assert_allclose(mean_interval(np.ones(64)), (1.0, expected.low, expected.high), rtol=1e-12)
-    assert mean_interval(np.array([-0.5])) == (-0.5, -np.inf, np.inf)
+def test_a_gain_without_spread_claims_nothing_it_did_not_see():
+    wilson = scipy.stats.binomtest(32, 64).proportion_ci(method="wilson")
+    np.testing.assert_allclose(mean_interval(np.zeros(64)), (0.0, 2 * wilson.low - 1, 2 * wilson.high - 1), rtol=1e-12)
+    assert mean_interval(np.array([1.0])).low < 0
+    assert mean_interval(np.array([-3.0])) == (-3.0, -np.inf, np.inf)
 
 
 @pytest.mark.parametrize("interval", [mean_interval, share_interval])
