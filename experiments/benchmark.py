@@ -1,84 +1,22 @@
-"""Seconds per training step, split by phase, beside what this machine's matrix product can do.
+"""How fast it is, each figure beside its yardstick in the same run.
 
-    python -m experiments.benchmark                      # the quick start's step
-    python -m experiments.benchmark gsm8k --model FOLDER --data FOLDER --repeats 3
-
-Medians with the range over repeats, after a first step that compiles. Timings on a shared machine wander: compare
-only what was measured in one run.
+python -m experiments.benchmark                      # the quick start's step
+python -m experiments.benchmark gsm8k --model FOLDER --data FOLDER --repeats 3
+python -m experiments.benchmark objectives           # advantages beside plain mean-centring
 """
 
-import dataclasses
-import tempfile
-import time
-from pathlib import Path
-from typing import Annotated
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-import tyro
-from rich.console import Console
-from rich.table import Table
-
-from experiments.command import parse_with_presets, print_json, run
+from experiments.benchmarks.objectives import ObjectivesBenchmark, benchmark_objectives
+from experiments.benchmarks.step import StepBenchmark, benchmark_step
+from experiments.command import parse_with_presets, run
 from experiments.presets import PRESETS
-from rlvr_jax.training import TrainConfig, prepare, train
 
 
-@dataclasses.dataclass(frozen=True)
-class Benchmark:
-    """Time the steps of a preset."""
-
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    repeats: int = 10
-    """Steps that are timed."""
-    json: bool = False
-    """Print all figures as one JSON object on the last line."""
-
-
-def matrix_product_gflops(size: int = 2048, repeats: int = 5) -> float:
-    """Best rate of a square float32 matrix product, the ceiling of everything else here."""
-    x = jnp.ones((size, size), jnp.float32)
-    product = jax.jit(lambda x: x @ x)
-    seconds = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        jax.block_until_ready(product(x))
-        seconds.append(time.perf_counter() - started)
-    return 2 * size**3 / min(seconds) / 1e9
-
-
-def main() -> None:
-    presets = {name: Benchmark(config) for name, config in PRESETS.items()}
-    arguments = parse_with_presets(presets, __doc__, default="smollm2_arithmetic")
-    with tempfile.TemporaryDirectory() as folder:
-        config = dataclasses.replace(
-            arguments.config,
-            steps=arguments.repeats + 1,
-            evaluate_every=0,
-            evaluation_questions=arguments.config.prompts_per_step,
-            evaluation_batch=arguments.config.prompts_per_step,
-            evaluation_samples=arguments.config.samples_per_prompt,
-            checkpoint_every=0,
-            output=Path(folder) / "run",
-        )
-        timings = train(config, prepare(config), name="benchmark").timings[1:]
-    summary = {
-        name: {"median": float(np.median(values)), "least": min(values), "most": max(values)}
-        for name in ("step_seconds", "sample_seconds", "verify_seconds", "update_seconds")
-        for values in [[line[name] for line in timings]]
-    }
-    recompilations = sum(line["compilations"] for line in timings)
-    gflops = matrix_product_gflops()
-    if arguments.json:
-        print_json(summary | {"recompilations": recompilations, "matrix_product_gflops": gflops})
-        return
-    table = Table(caption=f"{len(timings)} steps, {recompilations} recompilations; matrix product {gflops:.0f} GFLOP/s")
-    for column in ("", "median", "least", "most"):
-        table.add_column(column, justify="right" if column else "left")
-    for name, figures in summary.items():
-        table.add_row(name.replace("_", " "), *(f"{value:.3f}" for value in figures.values()))
-    Console().print(table)
+def main() -> int | None:
+    choices = {name: StepBenchmark(config) for name, config in PRESETS.items()} | {"objectives": ObjectivesBenchmark()}
+    arguments = parse_with_presets(choices, __doc__, default="smollm2_arithmetic")
+    if isinstance(arguments, ObjectivesBenchmark):
+        return benchmark_objectives(arguments)
+    return benchmark_step(arguments)
 
 
 if __name__ == "__main__":

@@ -73,4 +73,7 @@ class Batch:
 
     prompts: Prompts
     rollouts: Rollouts
-    advantages: Float[AnyArray, "P G"]
+    rewards: Float[AnyArray, "P G"]
+    advantages: Float[AnyArray, "P G T"]
+    loss_mask: Bool[AnyArray, "P G T"]
+    """True on the tokens that take part in the loss: those of `rollouts.mask` that the objective keeps."""

@@ -13,7 +13,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 from jaxtyping import install_import_hook
 
-install_import_hook("rlvr_jax", "beartype.beartype")
+install_import_hook("rlvr_jax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 import dataclasses
 import json

@@ -1,22 +1,21 @@
-"""Pure arithmetic of the policy update: advantages, surrogate losses, KL, aggregation."""
+"""Pure arithmetic of the policy update: advantages, surrogate losses, KL, and their composition to objectives."""
 
-from rlvr_jax.objectives.advantages import group_mean, group_mean_std, half_reference, sign
-from rlvr_jax.objectives.kl import kl_in_loss
-from rlvr_jax.objectives.losses import aggregate, policy_gradient, ppo_clip, weighted_mean
-from rlvr_jax.objectives.objective import OBJECTIVES, Loss, Objective, named_objective
+from rlvr_jax.objectives import advantages, kl, losses
+from rlvr_jax.objectives.filters import Overlong, informative
+from rlvr_jax.objectives.objective import KL, Loss, Objective, rollout_signals, using
+from rlvr_jax.objectives.registry import OBJECTIVES, named_objective
 
 __all__ = [
+    "KL",
     "OBJECTIVES",
     "Loss",
     "Objective",
-    "aggregate",
-    "group_mean",
-    "group_mean_std",
-    "half_reference",
-    "kl_in_loss",
+    "Overlong",
+    "advantages",
+    "informative",
+    "kl",
+    "losses",
     "named_objective",
-    "policy_gradient",
-    "ppo_clip",
-    "sign",
-    "weighted_mean",
+    "rollout_signals",
+    "using",
 ]

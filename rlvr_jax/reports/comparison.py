@@ -28,7 +28,7 @@ def summarize(arms: Arms) -> dict[str, Any]:
         "seeds": len(next(iter(arms.values()))),
         "base": {
             "accuracy": base.accuracy._asdict(),
-            "degeneracy": float(groups.observed),
+            "degeneracy": float(groups.degenerate),
             "degeneracy_predicted": float(groups.predicted),
         },
         "objectives": {name: _arm(runs) for name, runs in arms.items()},
@@ -183,7 +183,7 @@ def evaluation_summary(evaluation: Evaluation) -> dict[str, Any]:
         "truncated": float(evaluation.truncated.mean()),
     }
     if evaluation.rewards.shape[1] > 1:
-        summary |= {"degeneracy": float(groups.observed), "degeneracy_predicted": float(groups.predicted)}
+        summary |= {"degeneracy": float(groups.degenerate), "degeneracy_predicted": float(groups.predicted)}
     return summary
 
 

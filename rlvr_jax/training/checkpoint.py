@@ -1,5 +1,6 @@
 """Orbax checkpoints: asynchronous, atomic, the newest few kept."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,12 @@ from jaxtyping import PyTree
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.training.state import TrainState
+
+
+def _all_but_params(state: TrainState) -> dict[str, Any]:
+    """Fields by name; one that holds nothing is left out, since a checkpoint item cannot be None."""
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return {name: value for name, value in fields.items() if name != "params" and value is not None}
 
 
 class Checkpoints:
@@ -31,14 +38,14 @@ class Checkpoints:
 
     def save(self, state: TrainState) -> None:
         """Copies the state to host memory and returns; writing goes on in the background."""
-        rest = {"optimizer": state.optimizer, "step": state.step, "seed": state.seed, "cursor": state.cursor}
-        items = ocp.args.Composite(params=ocp.args.StandardSave(state.params), rest=ocp.args.StandardSave(rest))
+        save = ocp.args.StandardSave
+        items = ocp.args.Composite(params=save(state.params), rest=save(_all_but_params(state)))
         self._manager.save(int(state.step), args=items)
 
     def restore(self, like: TrainState) -> TrainState:
         """The latest state, laid out as the abstract state `like`. Raises UserError when there is none."""
-        rest = {"optimizer": like.optimizer, "step": like.step, "seed": like.seed, "cursor": like.cursor}
-        items = ocp.args.Composite(params=ocp.args.StandardRestore(like.params), rest=ocp.args.StandardRestore(rest))
+        restore = ocp.args.StandardRestore
+        items = ocp.args.Composite(params=restore(like.params), rest=restore(_all_but_params(like)))
         restored = self._manager.restore(self._latest(), args=items)
         return TrainState(params=restored["params"], **restored["rest"])
 

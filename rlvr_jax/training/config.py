@@ -2,11 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.objectives import Loss, Objective, named_objective
-from rlvr_jax.objectives.losses import Aggregation
+from rlvr_jax.objectives import KL, OBJECTIVES, Objective, Overlong, losses, named_objective, using
+from rlvr_jax.objectives.kl import Estimator
 from rlvr_jax.sharding import MeshShape
 from rlvr_jax.tasks import PromptFormat
 
@@ -27,13 +27,23 @@ class TrainConfig:
     """Longest prompt, without the prefix that all prompts share; default: the longest of the task's rows."""
 
     objective: str = "sign"
-    """sign, half_reference, group_mean, group_mean_std."""
-    surrogate: Literal["policy_gradient", "ppo_clip"] = "policy_gradient"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    aggregation: Aggregation = "sequence_mean"
+    """Its name; `python -m experiments.objectives` lists them."""
+    surrogate: losses.Surrogate | None = None
+    """Another surrogate loss than the objective's own."""
+    clip_low: float | None = None
+    """Another lower clip than the surrogate's own, as is the upper one."""
+    clip_high: float | None = None
+    aggregation: losses.Aggregation | None = None
+    """Another aggregation than the objective's own."""
     kl_coefficient: float = 0.0
-    """Weight of the KL to the initial policy in the loss."""
+    """Weight of the KL to the initial policy."""
+    kl_estimator: Estimator = "k3"
+    kl_where: Literal["loss", "reward"] = "loss"
+    """loss: with the gradient of the KL; reward: subtracted from the reward (use k1 or k3)."""
+    overlong_cache: int = 0
+    """DAPO's soft length penalty over the last so many of max_new_tokens; 0: none."""
+    drop_truncated: bool = False
+    """Leave completions that the length limit ended out of the loss."""
 
     steps: int = 40
     """Rollout steps; each samples, verifies and updates."""
@@ -42,6 +52,9 @@ class TrainConfig:
     max_new_tokens: int | None = None
     """Longest completion; default: what the task needs."""
     temperature: float = 1.0
+    rollouts_per_step: int = 1
+    """Above 1: sample up to so many times prompts_per_step prompts until prompts_per_step of them have mixed groups
+    (DAPO's dynamic sampling)."""
     updates_per_rollout: int = 1
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
     micro_batches: int = 1
@@ -79,11 +92,13 @@ class TrainConfig:
             "steps": 1,
             "prompts_per_step": 1,
             "samples_per_prompt": 1,
+            "rollouts_per_step": 1,
             "updates_per_rollout": 1,
             "micro_batches": 1,
             "warmup_steps": 0,
             "weight_decay": 0.0,
             "kl_coefficient": 0.0,
+            "overlong_cache": 0,
             "evaluate_every": 0,
             "evaluation_questions": 1,
             "evaluation_samples": 1,
@@ -107,13 +122,32 @@ class TrainConfig:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is 1 or more")
         if self.seed >= 2**32:
             raise UserError(f"seed is {self.seed}, accepted is less than 2**32")
-        self.resolved_objective.check(self.samples_per_prompt)
+        try:
+            self.resolved_objective.check(self.samples_per_prompt)
+        except UserError as error:
+            known = self.objective in OBJECTIVES
+            raise UserError(f"objective is {self.objective!r}: {error}" if known else str(error)) from None
 
     @property
     def resolved_objective(self) -> Objective:
-        """The named objective with this run's loss. Raises UserError for an unknown name."""
-        loss = Loss(self.surrogate, self.clip_low, self.clip_high, self.aggregation, self.kl_coefficient)
-        return named_objective(self.objective, loss)
+        """The named objective with what this run changes in it. Raises UserError for what does not fit."""
+        objective = named_objective(self.objective)
+        surrogate = losses.SURROGATES[self.surrogate] if self.surrogate else objective.loss.surrogate
+        clips: dict[str, Any] = {name: getattr(self, name) for name in ("clip_low", "clip_high")}
+        surrogate = using(surrogate, **{name: value for name, value in clips.items() if value is not None})
+        loss = dataclasses.replace(
+            objective.loss,
+            surrogate=surrogate,
+            aggregation=self.aggregation or objective.loss.aggregation,
+            kl=KL(self.kl_coefficient, self.kl_estimator, self.kl_where),
+        )
+        overlong = objective.overlong
+        if self.overlong_cache:
+            if self.max_new_tokens is None:
+                raise UserError(f"overlong_cache is {self.overlong_cache}: max_new_tokens must be given with it")
+            overlong = Overlong(self.max_new_tokens, self.overlong_cache)
+        drop_truncated = self.drop_truncated or objective.drop_truncated
+        return dataclasses.replace(objective, loss=loss, overlong=overlong, drop_truncated=drop_truncated)
 
     @property
     def folder(self) -> Path:

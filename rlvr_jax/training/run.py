@@ -1,6 +1,7 @@
 """One run, top to bottom: set up, then sample, verify, update, evaluate, checkpoint."""
 
 import dataclasses
+import functools
 import json
 import time
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.evaluation import Evaluation, GradedRollouts, Roller, evaluate
+from rlvr_jax.evaluation import Evaluation, Roller, evaluate
 from rlvr_jax.models import Model, abstract_params, load_params, open_model, param_shardings
 from rlvr_jax.records import Batch
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.starvation import degeneracy, zero_advantage_share
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
+from rlvr_jax.training.batch import make_batch, policy_log_probabilities
 from rlvr_jax.training.checkpoint import Checkpoints
+from rlvr_jax.training.collect import Collected, collect
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.progress import RunProgress
@@ -92,8 +95,9 @@ def train(
     """
     folder = RunFolder(config, resume=resume)
     model, mesh, roller = setup.model, setup.mesh, setup.roller
+    objective = config.resolved_objective
     settings = UpdateSettings(
-        model.config, config.resolved_objective.loss, _optimizer_settings(config), config.micro_batches, config.remat
+        model.config, objective.loss, _optimizer_settings(config), config.micro_batches, config.remat
     )
     max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
     evaluation_settings = {
@@ -103,13 +107,13 @@ def train(
         "temperature": config.evaluation_temperature,
         "batch": config.evaluation_batch,
     }
-    advantages_of = jax.jit(config.resolved_objective.advantage)
 
     with Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
         state = _first_state(config, setup, checkpoints)
-        done = int(state.step)
+        done, cursor = int(state.step), int(state.cursor)
         folder.rewind(done)
         reference = load_params(model.folder, model.config, mesh) if config.kl_coefficient else None
+        temperature = jnp.float32(config.temperature)
 
         with RunProgress(name, config.steps, done) as progress:
             if done:
@@ -131,40 +135,50 @@ def train(
                 evaluate_at(0, before)
             for step in range(done + 1, config.steps + 1):
                 started, compiled = time.perf_counter(), compilations()
-                cursor = (step - 1) * config.prompts_per_step
-                rows = [roller.task.row("train", cursor + i, config.seed) for i in range(config.prompts_per_step)]
-                graded = roller(
+                roll = functools.partial(
+                    roller,
                     state.params,
-                    rows,
                     seed=config.seed,
                     step=step,
                     samples=config.samples_per_prompt,
                     max_new_tokens=max_new_tokens,
                     temperature=config.temperature,
                 )
-                rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
-                advantages = advantages_of(rewards)
-                batch = Batch(graded.prompts, graded.rollouts, advantages)
+                collected = collect(
+                    roll,
+                    lambda place: roller.task.row("train", place, config.seed),
+                    cursor,
+                    prompts=config.prompts_per_step,
+                    rollouts=config.rollouts_per_step,
+                    mesh=mesh,
+                )
+                graded, consumed = collected.graded, len(collected.rewards)
+                prompts, rollouts = graded.prompts, graded.rollouts
                 updating = time.perf_counter()
+                rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
+                reference_log_probabilities = None
+                if objective.loss.kl_in_reward:
+                    reference_log_probabilities = policy_log_probabilities(
+                        reference, prompts, rollouts.tokens, roller.prefix, temperature, settings=settings, mesh=mesh
+                    )
+                batch, memory = make_batch(
+                    prompts, rollouts, rewards, reference_log_probabilities, state.objective, objective=objective
+                )
+                state = dataclasses.replace(state, objective=memory)
                 for _ in range(config.updates_per_rollout):
                     state, metrics = update(
-                        state,
-                        batch,
-                        roller.prefix,
-                        jnp.float32(config.temperature),
-                        reference,
-                        settings=settings,
-                        mesh=mesh,
+                        state, batch, roller.prefix, temperature, reference, settings=settings, mesh=mesh
                     )
-                state = dataclasses.replace(state, step=state.step + 1, cursor=state.cursor + config.prompts_per_step)
-                metrics = {**_batch_metrics(graded, rewards, advantages), **jax.device_get(metrics)}
+                cursor += consumed
+                state = dataclasses.replace(state, step=state.step + 1, cursor=state.cursor + consumed)
+                metrics = {**_batch_metrics(collected, batch), **jax.device_get(metrics)}
                 metrics = {key: float(value) for key, value in metrics.items()}
                 ended = time.perf_counter()
                 timings = {
                     "step_seconds": ended - started,
                     **{f"{key}_seconds": value for key, value in graded.seconds.items()},
                     "update_seconds": ended - updating,
-                    "sampled_tokens_per_second": float(graded.lengths.sum()) / graded.seconds["sample"],
+                    "sampled_tokens_per_second": collected.tokens / graded.seconds["sample"],
                     "compilations": compilations() - compiled,
                 }
                 folder.write_step(step, metrics, timings)
@@ -198,23 +212,30 @@ def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) ->
     """From the latest checkpoint, or from the model's own weights."""
     optimizer = make_optimizer(_optimizer_settings(config))
     model, mesh = setup.model, setup.mesh
+    start = config.resolved_objective.start
+    memory = None if start is None else start()
     if checkpoints.latest_step is not None:
-        return checkpoints.restore(abstract_state(model.config, optimizer, abstract_params(model.config), mesh))
+        like = abstract_state(model.config, optimizer, abstract_params(model.config), mesh, memory)
+        return checkpoints.restore(like)
     params = load_params(model.folder, model.config, mesh)
-    return init_state(params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh)
+    return init_state(params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh, objective=memory)
 
 
-def _batch_metrics(graded: GradedRollouts, rewards: jax.Array, advantages: jax.Array) -> dict[str, Any]:
-    """What a batch of rollouts says before any update."""
-    rollouts = graded.rollouts
-    groups = degeneracy(rewards)
+def _batch_metrics(collected: Collected, batch: Batch) -> dict[str, Any]:
+    """What a step's rollouts say before any update: of rewards, over all that were sampled."""
+    graded, rollouts = collected.graded, batch.rollouts
+    groups = degeneracy(collected.rewards)
+    trained = jnp.where(batch.loss_mask, batch.advantages, 0.0)
+    silent = zero_advantage_share(trained.reshape(len(trained), -1)) * len(trained)
+    sampled = len(collected.rewards)
     return {
-        "reward": rewards.mean(),
-        "degeneracy": groups.observed,
+        "reward": collected.rewards.mean(),
+        "sampled_groups": sampled,
+        "degeneracy": groups.degenerate,
         "degeneracy_predicted": groups.predicted,
         "all_wrong": groups.all_wrong,
         "all_right": groups.all_right,
-        "zero_advantage": zero_advantage_share(advantages),
+        "zero_advantage": (silent + sampled - len(trained)) / sampled,
         "length": np.mean(graded.lengths),
         "truncated": jnp.mean(rollouts.truncated),
         "entropy": jnp.sum(rollouts.entropies) / jnp.sum(rollouts.mask),

@@ -27,6 +27,8 @@ class TrainState:
     """The base key: all sampling noise and the order of prompts follow from it and the step."""
     cursor: Int[AnyArray, ""]
     """Train rows consumed."""
+    objective: PyTree = None
+    """What an objective that remembers carries from step to step; None for the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +72,9 @@ def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
 
 
 def state_shardings(
-    config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh
+    config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, objective: PyTree, mesh: Mesh
 ) -> TrainState:
-    """The sharding of every leaf of a state; moments live where their weights do, scalars everywhere."""
+    """The sharding of every leaf of a state; moments live where their weights do, all the rest everywhere."""
     replicated = named_sharding(mesh)
     of_params = param_shardings(config, mesh)
     of_optimizer = optax.tree_utils.tree_map_params(
@@ -83,33 +85,50 @@ def state_shardings(
         transform_non_params=lambda _: replicated,
     )
     # Put together leaf by leaf: the constructor would reject shardings where arrays belong.
-    structure = jax.tree.structure(_shapes(optimizer, params))
-    return jax.tree.unflatten(structure, jax.tree.leaves([replicated, of_params, of_optimizer, replicated, replicated]))
+    structure = jax.tree.structure(_shapes(optimizer, params, objective))
+    scalars = [replicated, replicated, jax.tree.map(lambda _: replicated, objective)]
+    return jax.tree.unflatten(structure, jax.tree.leaves([replicated, of_params, of_optimizer, *scalars]))
 
 
-def _shapes(optimizer: optax.GradientTransformation, params: PyTree) -> TrainState:
-    return jax.eval_shape(lambda p: _new_state(p, jnp.uint32(0), optimizer), params)
+def _shapes(optimizer: optax.GradientTransformation, params: PyTree, objective: PyTree) -> TrainState:
+    return jax.eval_shape(lambda p, o: _new_state(p, jnp.uint32(0), o, optimizer), params, objective)
 
 
-def _new_state(params: PyTree, seed: UInt32[AnyArray, ""], optimizer: optax.GradientTransformation) -> TrainState:
-    return TrainState(jnp.int32(0), params, optimizer.init(params), seed, jnp.int32(0))
+def _new_state(
+    params: PyTree, seed: UInt32[AnyArray, ""], objective: PyTree, optimizer: optax.GradientTransformation
+) -> TrainState:
+    return TrainState(jnp.int32(0), params, optimizer.init(params), seed, jnp.int32(0), objective)
 
 
 def init_state(
-    params: PyTree, seed: int, *, config: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh
+    params: PyTree,
+    seed: int,
+    *,
+    config: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    objective: PyTree = None,
 ) -> TrainState:
-    """The state before the first step. Takes over `params`; do not use them afterwards."""
+    """The state before the first step. Takes over `params`; do not use them afterwards.
 
-    shardings = state_shardings(config, optimizer, params, mesh)
-    build = jax.jit(lambda p, seed: _new_state(p, seed, optimizer), out_shardings=shardings)
-    return build(params, np.uint32(seed))
+    `objective` is the first state of an objective that remembers.
+    """
+    shardings = state_shardings(config, optimizer, params, objective, mesh)
+    build = jax.jit(lambda p, seed, o: _new_state(p, seed, o, optimizer), out_shardings=shardings)
+    return build(params, np.uint32(seed), objective)
 
 
-def abstract_state(config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, mesh: Mesh) -> Any:
+def abstract_state(
+    config: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    params: PyTree,
+    mesh: Mesh,
+    objective: PyTree = None,
+) -> Any:
     """Shapes, types and shardings of a state, to restore one into; `params` may be abstract."""
-    shardings = state_shardings(config, optimizer, params, mesh)
+    shardings = state_shardings(config, optimizer, params, objective, mesh)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        _shapes(optimizer, params),
+        _shapes(optimizer, params, objective),
         shardings,
     )

@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from rlvr_jax.models import ModelConfig, token_log_probabilities
-from rlvr_jax.objectives import Loss, aggregate, kl_in_loss, weighted_mean
+from rlvr_jax.objectives import Loss, kl
+from rlvr_jax.objectives.losses import aggregate, weighted_mean
 from rlvr_jax.records import AnyArray, Batch
 from rlvr_jax.sharding import batch_shards
 from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, state_shardings
@@ -42,8 +43,8 @@ def update(
 ) -> tuple[TrainState, Metrics]:
     """One optimiser step on one batch; `state` is donated. `step` and `cursor` are the loop's to advance.
 
-    P must be a multiple of batch shards times micro-batches. `reference` are the parameters of the KL's
-    reference policy, `None` without a KL. The loss's denominator is that of the whole batch, so micro-batches and
+    P must be a multiple of batch shards times micro-batches. `reference` are the parameters of the reference policy of
+    a KL in the loss, `None` without one. The loss's denominator is that of the whole batch, so micro-batches and
     device shares give the same gradient as one piece.
     """
     optimizer = make_optimizer(settings.optimizer)
@@ -52,7 +53,9 @@ def update(
     )
     updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
     updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
-    updated = jax.lax.with_sharding_constraint(updated, state_shardings(settings.model, optimizer, state.params, mesh))
+    updated = jax.lax.with_sharding_constraint(
+        updated, state_shardings(settings.model, optimizer, state.params, state.objective, mesh)
+    )
     return updated, {"loss": loss, "gradient_norm": optax.tree.norm(gradients)} | metrics
 
 
@@ -67,8 +70,8 @@ def loss_and_gradients(
     rows: int,
 ) -> tuple[Float[Array, ""], Metrics, PyTree]:
     """The loss of a batch, metrics about its tokens, and the gradient with respect to `params`."""
-    mask = batch.rollouts.mask
-    _, weight = aggregate(jnp.zeros(mask.shape), mask, settings.loss.aggregation)
+    mask = batch.loss_mask
+    _, weight = aggregate(jnp.zeros(mask.shape), mask, settings.loss.aggregation, length=settings.loss.length)
     log_probabilities_of = functools.partial(
         token_log_probabilities, config=settings.model, rows=rows, remat=settings.remat
     )
@@ -77,15 +80,19 @@ def loss_and_gradients(
         rollouts = piece.rollouts
         log_probabilities = log_probabilities_of(params, prefix, piece.prompts, rollouts.tokens, temperature)
         reference_log_probabilities = None
-        if settings.loss.kl_coefficient:
+        if settings.loss.kl_in_loss:
             reference_log_probabilities = jax.lax.stop_gradient(
                 log_probabilities_of(reference, prefix, piece.prompts, rollouts.tokens, temperature)
             )
-        advantages = jnp.broadcast_to(piece.advantages[..., None], rollouts.tokens.shape)
         total, _ = settings.loss(
-            log_probabilities, rollouts.log_probabilities, advantages, rollouts.mask, reference_log_probabilities
+            log_probabilities,
+            rollouts.log_probabilities,
+            piece.advantages,
+            piece.loss_mask,
+            rewards=piece.rewards,
+            reference_log_probabilities=reference_log_probabilities,
         )
-        sums = _token_sums(log_probabilities, reference_log_probabilities, advantages, piece, settings.loss)
+        sums = _token_sums(log_probabilities, reference_log_probabilities, piece, settings.loss)
         return weighted_mean(total, weight), sums
 
     gradient_of = jax.value_and_grad(piece_loss, has_aux=True)
@@ -120,24 +127,26 @@ def loss_and_gradients(
 def _token_sums(
     log_probabilities: Float[Array, "P G T"],
     reference_log_probabilities: Float[Array, "P G T"] | None,
-    advantages: Float[Array, "P G T"],
     piece: Batch,
     loss: Loss,
 ) -> Metrics:
     """Sums over tokens, divided only when all pieces are in."""
-    rollouts = piece.rollouts
+    rollouts, advantages = piece.rollouts, piece.advantages
     log_probabilities = jax.lax.stop_gradient(log_probabilities)
     difference = jnp.where(rollouts.mask, log_probabilities - rollouts.log_probabilities, 0.0)
-    ratio = jnp.exp(difference)
-    clipped = ((ratio > 1 + loss.clip_high) & (advantages > 0)) | ((ratio < 1 - loss.clip_low) & (advantages < 0))
-    kl = jnp.zeros(())
+    clipped = kl_sum = jnp.zeros(())
+    if loss.clip_range is not None:
+        low, high = loss.clip_range
+        ratio = jnp.exp(difference)
+        outside = ((ratio > high) & (advantages > 0)) | ((ratio < low) & (advantages < 0))
+        clipped = jnp.sum(outside & rollouts.mask, dtype=jnp.float32)
     if reference_log_probabilities is not None:
-        per_token = kl_in_loss(log_probabilities, reference_log_probabilities, rollouts.log_probabilities)
-        kl = jnp.sum(jnp.where(rollouts.mask, per_token, 0.0))
+        per_token = kl.ESTIMATORS[loss.kl.estimator](log_probabilities, reference_log_probabilities)
+        kl_sum = jnp.sum(jnp.where(rollouts.mask, per_token, 0.0))
     return {
         "tokens": rollouts.mask.sum().astype(jnp.float32),
-        "clipped": jnp.sum(clipped & rollouts.mask, dtype=jnp.float32) * (loss.surrogate == "ppo_clip"),
-        "kl": kl,
+        "clipped": clipped,
+        "kl": kl_sum,
         "difference": jnp.abs(difference).sum(),
         "max": jnp.abs(difference).max(),
     }

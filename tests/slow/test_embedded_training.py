@@ -15,8 +15,7 @@ import optax
 import pytest
 
 from rlvr_jax.models import abstract_params, load_params
-from rlvr_jax.objectives import sign
-from rlvr_jax.records import Batch
+from rlvr_jax.objectives import OBJECTIVES
 from rlvr_jax.sharding import MeshShape, named_sharding
 from rlvr_jax.training import Checkpoints, TrainConfig, UpdateSettings, init_state, make_optimizer, prepare, update
 from rlvr_jax.training.state import OptimizerSettings
@@ -35,9 +34,11 @@ def on_mesh(shape: MeshShape):
     optimizer = make_optimizer(settings)
     state = init_state(params, 0, config=setup.model.config, optimizer=optimizer, mesh=setup.mesh)
     rewards = jax.device_put(graded.rewards, named_sharding(setup.mesh, ("batch",)))
+    objective = OBJECTIVES["sign"]
+    batch, _ = make_batch(graded.prompts, graded.rollouts, rewards, None, None, objective=objective)
     state, _ = update(
         state,
-        Batch(graded.prompts, graded.rollouts, sign(rewards)),
+        batch,
         setup.roller.prefix,
         jnp.float32(1.0),
         None,

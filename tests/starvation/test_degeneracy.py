@@ -1,20 +1,13 @@
-"""Degeneracy and intervals against closed forms and scipy."""
+"""Degeneracy of a batch: by hand, masked, under every transformation, and refused where it would lie."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
+from jax.experimental import checkify
 
-from rlvr_jax import (
-    bernoulli_prediction,
-    degeneracy,
-    group_mean,
-    mean_interval,
-    share_interval,
-    sign,
-    zero_advantage_share,
-)
+from rlvr_jax.errors import UserError
+from rlvr_jax.starvation import bernoulli_prediction, degeneracy, filtering_cost, zero_advantage_share
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0.1, 0.6562), (0.25, 0.3203), (0.5, 0.125), (0.7, 0.2482), (0.9, 0.6562)])
@@ -25,7 +18,7 @@ def test_prediction_at_group_size_four(p, expected):
 def test_shares_by_hand():
     rewards = jnp.array([[0, 0], [1, 1], [1, 0], [0, 0]])
     shares = degeneracy(rewards)
-    assert [float(x) for x in shares] == pytest.approx([0.5, 0.25, 0.75, 0.375**2 + 0.625**2])
+    assert [float(x) for x in shares] == pytest.approx([0.5, 0.25, 0.25, 0.75, 0.375**2 + 0.625**2])
 
 
 def test_heterogeneous_prompts_exceed_the_prediction():
@@ -33,50 +26,68 @@ def test_heterogeneous_prompts_exceed_the_prediction():
     key_p, key_r = jax.random.split(jax.random.key(0))
     p = jax.random.beta(key_p, 0.205, 0.615, (20000, 1))
     shares = degeneracy(jax.random.bernoulli(key_r, p, (20000, 4)).astype(jnp.float32))
-    np.testing.assert_allclose(shares.observed, 0.6925, atol=0.012)
+    np.testing.assert_allclose(shares.degenerate, 0.6925, atol=0.012)
     np.testing.assert_allclose(shares.predicted, 0.3203, atol=0.015)
 
 
 def test_wasted_samples_are_those_of_zero_advantage_groups():
     rewards = jnp.array([[0, 0, 0], [1, 0, 1], [1, 1, 1], [0, 1, 0]])
-    assert float(zero_advantage_share(group_mean(rewards))) == 0.5
-    assert float(zero_advantage_share(sign(rewards))) == 0.0
+    assert float(zero_advantage_share(rewards - rewards.mean(-1, keepdims=True))) == 0.5
+    assert float(zero_advantage_share(2.0 * rewards - 1.0)) == 0.0
 
 
-def test_interval_against_scipy():
-    values = np.random.default_rng(0).normal(0.3, 0.2, 50)
-    low, high = scipy.stats.t.interval(0.9, 49, values.mean(), scipy.stats.sem(values))
-    np.testing.assert_allclose(mean_interval(values, 0.9), (values.mean(), low, high), rtol=1e-12)
+@pytest.mark.parametrize("form", [np.array, jnp.array, lambda x: x, lambda x: np.array(x, bool)])
+def test_any_form_of_rewards(form):
+    shares = degeneracy(form([[0, 0], [1, 1], [1, 0], [0, 0]]))
+    assert [float(x) for x in shares] == pytest.approx([0.5, 0.25, 0.25, 0.75, 0.375**2 + 0.625**2])
 
 
-@pytest.mark.parametrize("right", [0, 2, 32, 64])
-def test_share_interval_of_one_sample_each_is_wilsons(right):
-    expected = scipy.stats.binomtest(right, 64).proportion_ci(method="wilson")
-    got = share_interval(np.arange(64) < right)
-    np.testing.assert_allclose(got, (right / 64, expected.low, expected.high), rtol=1e-12, atol=1e-15)
+def test_masked_groups_by_hand():
+    """Sizes 3, 2, 1, 0 with 0, 1, 1, 0 right: the mean is 2/6; the empty group is left out."""
+    nan = np.nan
+    rewards = [[0, 0, 0], [1, 0, nan], [nan, 1, 7], [nan, nan, nan]]
+    mask = [[True, True, True], [True, True, False], [False, True, False], [False, False, False]]
+    p = 1 / 3
+    predicted = np.mean([p**n + (1 - p) ** n for n in (3, 2, 1)])
+    expected = [1 / 3, 1 / 3, 1 / 3, 2 / 3, predicted]
+    for transform in (lambda f: f, jax.jit):
+        shares = transform(degeneracy)(np.array(rewards), np.array(mask))
+        np.testing.assert_allclose(shares, expected, rtol=1e-6)
+    np.testing.assert_array_equal(degeneracy(np.ones((3, 2)), np.zeros((3, 2), bool)), np.zeros(5))
+    np.testing.assert_array_equal(degeneracy(np.ones((0, 2))), np.zeros(5))
 
 
-def test_share_interval_counts_questions_not_samples():
-    alike = np.repeat(np.arange(64) < 16, 4).reshape(64, 4).mean(-1)
-    assert share_interval(alike) == share_interval(np.arange(64) < 16)
-    spread = np.random.default_rng(2).binomial(4, 0.25, 4096) / 4
-    independent = scipy.stats.binomtest(int(spread.sum() * 4), 4 * 4096).proportion_ci(method="wilson")
-    np.testing.assert_allclose(share_interval(spread)[1:], (independent.low, independent.high), atol=5e-4)
-    with pytest.raises(ValueError, match="shares lie in"):
-        share_interval(np.array([0.5, 1.5]))
+def test_leading_axes_jit_vmap_and_gradient():
+    rewards = jax.random.bernoulli(jax.random.key(0), 0.4, (2, 3, 5, 4)).astype(jnp.float32)
+    whole = degeneracy(rewards)
+    each = jax.jit(jax.vmap(degeneracy))(rewards)
+    for one, other in zip(whole, each, strict=True):
+        assert one.shape == (2, 3)
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    for batch in (jnp.zeros((2, 3)), jnp.ones((2, 3)), rewards[0, 0]):
+        mask = jnp.ones(batch.shape, bool).at[0, 1:].set(False).at[1].set(False)
+        gradient = jax.jit(jax.grad(lambda r, mask: degeneracy(r, mask).predicted))(batch, mask)
+        assert np.isfinite(gradient).all()
 
 
-def test_a_gain_without_spread_claims_nothing_it_did_not_see():
-    wilson = scipy.stats.binomtest(32, 64).proportion_ci(method="wilson")
-    np.testing.assert_allclose(mean_interval(np.zeros(64)), (0.0, 2 * wilson.low - 1, 2 * wilson.high - 1), rtol=1e-12)
-    assert mean_interval(np.array([1.0])).low < 0
-    assert mean_interval(np.array([-3.0])) == (-3.0, -np.inf, np.inf)
+@pytest.mark.parametrize(("bad", "said"), [(0.5, "0.5"), (np.nan, "nan"), (2.0, "2"), (-1.0, "-1")])
+def test_rewards_that_are_not_binary_are_refused(bad, said):
+    rewards = np.array([[0.0, 1.0], [1.0, bad]])
+    with pytest.raises(UserError, match=rf"rewards of degeneracy are {said} at \[1, 1\]: accepted are 0 and 1"):
+        degeneracy(rewards)
+    error, _ = checkify.checkify(jax.jit(degeneracy))(rewards)
+    assert "accepted are 0 and 1" in error.get()
+    jax.jit(degeneracy)(rewards)  # as documented: not seen
 
 
-@pytest.mark.parametrize("interval", [mean_interval, share_interval])
-def test_interval_covers_as_often_as_it_says(interval):
-    generator = np.random.default_rng(1)
-    inside = [
-        low <= 0.25 <= high for _, low, high in (interval(generator.binomial(4, 0.25, 256) / 4) for _ in range(800))
-    ]
-    assert 0.93 <= np.mean(inside) <= 0.97
+@pytest.mark.parametrize("rewards", [[1, 0], [[0, 1], [1]], [["a"]]])
+def test_shapes_that_are_none_are_refused(rewards):
+    with pytest.raises(UserError, match="rewards of degeneracy"):
+        degeneracy(rewards)
+
+
+def test_filtering_cost():
+    np.testing.assert_allclose(filtering_cost([0.0, 0.5, 0.69, 1.0]), [1, 2, 1 / 0.31, np.inf], rtol=1e-6)
+    assert np.isfinite(jax.grad(filtering_cost)(0.9))
+    # Prompts sampled until one is kept are a geometric number.
+    np.testing.assert_allclose(filtering_cost(0.8), np.random.default_rng(0).geometric(0.2, 100_000).mean(), rtol=0.02)

@@ -9,14 +9,19 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pyarrow.parquet
 import pytest
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.models import abstract_params
+from rlvr_jax.models import abstract_params, load_params
+from rlvr_jax.objectives import OBJECTIVES
 from rlvr_jax.sharding import MeshShape
-from rlvr_jax.training import Checkpoints, TrainConfig, prepare, train
+from rlvr_jax.training import Checkpoints, TrainConfig, UpdateSettings, loss_and_gradients, prepare, train
+from rlvr_jax.training.batch import make_batch
+from rlvr_jax.training.state import OptimizerSettings
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +50,11 @@ def result(config, setup):
 
 def elsewhere(config, name, **changes):
     return dataclasses.replace(config, output=config.output.parent / name, **changes)
+
+
+def changes_of(changed, config):
+    fields = {field.name for field in dataclasses.fields(config)} - {"output"}
+    return {name: getattr(changed, name) for name in fields if getattr(changed, name) != getattr(config, name)}
 
 
 def params_of(folder, setup):
@@ -163,6 +173,87 @@ def test_more_updates_micro_batches_and_a_kl(config, setup):
     assert max(line["clipped_share"] for line in result.metrics) > 0
     assert result.timings[-1]["compilations"] == 0
     assert sorted(result.evaluations) == [0, 3]
+
+
+NOT_IN_THE_LOOP = {"greedy_rewards", "divergence"}
+TRAINABLE = [name for name, objective in OBJECTIVES.items() if not NOT_IN_THE_LOOP & set(objective.needs)]
+
+
+gradients_of = jax.jit(loss_and_gradients, static_argnames=("settings", "rows"))
+
+
+@pytest.fixture(scope="module")
+def rolled(config, setup):
+    params = load_params(setup.model.folder, setup.model.config, setup.mesh)
+    rows = [setup.roller.task.row("train", i) for i in range(8)]
+    return params, setup.roller(params, rows, seed=0, step=1, samples=4, max_new_tokens=5, temperature=1.0)
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_every_objective_that_needs_no_more_than_rollouts_updates_the_policy(name, setup, rolled):
+    """It goes through the update and stays finite; the numbers are checked where the functions are."""
+    params, graded = rolled
+    objective = OBJECTIVES[name]
+    optimizer = OptimizerSettings(1e-3, 1, 0.0, 0.9, 0.95, 1.0)
+    rewards = (np.arange(32).reshape(8, 4) % 5 == 0).astype(np.float32)
+    memory = None if objective.start is None else objective.start()
+    batch, _ = make_batch(graded.prompts, graded.rollouts, rewards, None, memory, objective=objective)
+    settings = UpdateSettings(setup.model.config, objective.loss, optimizer)
+    arguments = (params, batch, setup.roller.prefix, jnp.float32(1.0), None)
+    loss, metrics, gradients = gradients_of(*arguments, settings=settings, rows=8)
+    assert np.isfinite([float(loss), *map(float, metrics.values())]).all()
+    assert 0 < float(optax.tree.norm(gradients)) < np.inf
+
+
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - set(TRAINABLE)))
+def test_an_objective_that_needs_more_is_refused_by_what_it_needs(name, config):
+    (missing,) = NOT_IN_THE_LOOP & set(OBJECTIVES[name].needs)
+    with pytest.raises(UserError, match=f"objective is '{name}': .* needs .*{missing}"):
+        dataclasses.replace(config, objective=name)
+
+
+def test_an_objective_that_remembers_resumes_exactly(config, setup):
+    whole = train(elsewhere(config, "remembers", objective="ebpo"), setup)
+    part = elsewhere(config, "remembers in parts", objective="ebpo", steps=4)
+    train(part, setup)
+    continued = train(dataclasses.replace(part, steps=6), setup, resume=True)
+    (continued.folder / "evaluations" / "step_000004.json").unlink()
+    assert_same_run(whole.folder, continued.folder, setup)
+
+
+def test_dynamic_sampling_takes_more_prompts_until_enough_groups_are_mixed(config, setup):
+    resampled = elsewhere(
+        config, "dapo", objective="dapo", rollouts_per_step=3, steps=4, checkpoint_every=2, evaluate_every=0
+    )
+    result = train(resampled, setup)
+    sampled = [line["sampled_groups"] for line in result.metrics]
+    assert max(sampled) > 8
+    assert all(groups in (8, 16, 24) for groups in sampled)
+    part = elsewhere(config, "dapo in parts", **{**changes_of(resampled, config), "steps": 2})
+    train(part, setup)
+    continued = train(dataclasses.replace(part, steps=4), setup, resume=True)
+    (continued.folder / "evaluations" / "step_000002.json").unlink()
+    assert_same_run(result.folder, continued.folder, setup)
+
+
+def test_kl_in_the_reward_and_overlong_penalty(config, setup):
+    changed = elsewhere(
+        config,
+        "penalties",
+        kl_coefficient=0.1,
+        kl_where="reward",
+        kl_estimator="k1",
+        max_new_tokens=5,
+        overlong_cache=2,
+        drop_truncated=True,
+        steps=2,
+        evaluate_every=0,
+        checkpoint_every=0,
+    )
+    result = train(changed, setup)
+    assert all(np.isfinite(value) for line in result.metrics for value in line.values())
+    with pytest.raises(UserError, match="overlong_cache is 2: max_new_tokens must be given"):
+        dataclasses.replace(changed, max_new_tokens=None)
 
 
 @pytest.mark.parametrize(

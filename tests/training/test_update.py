@@ -10,12 +10,12 @@ import pytest
 from conftest import PREFIX, TINY
 
 from rlvr_jax.models import param_shardings, token_log_probabilities
-from rlvr_jax.objectives import Loss, group_mean_std, sign
-from rlvr_jax.records import Batch
+from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages
 from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 from rlvr_jax.training import UpdateSettings, init_state, make_optimizer, update
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
+from rlvr_jax.training.batch import make_batch, policy_log_probabilities
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.state import OptimizerSettings
 
@@ -43,7 +43,12 @@ def batch(params, prompts):
         max_new_tokens=6,
     )
     rewards = jax.random.bernoulli(jax.random.key(3), 0.4, (8, 4)).astype(jnp.float32)
-    return jax.device_get(Batch(prompts, rollouts, sign(rewards)))
+    return jax.device_get(make_batch(prompts, rollouts, rewards, None, None, objective=OBJECTIVES["sign"])[0])
+
+
+def with_rewards(batch, rewards, objective):
+    rewards = jnp.asarray(rewards, jnp.float32)
+    return jax.device_get(make_batch(batch.prompts, batch.rollouts, rewards, None, None, objective=objective)[0])
 
 
 def relative(a, b):
@@ -60,7 +65,7 @@ def first_state(params, mesh):
 def test_loss_and_gradient_by_hand(params, batch, aggregation):
     settings = dataclasses.replace(SETTINGS, loss=Loss(aggregation=aggregation))
     loss, metrics, gradients = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=settings, rows=1)
-    mask, advantages = batch.rollouts.mask, batch.advantages
+    mask, advantages = batch.rollouts.mask, batch.advantages[..., 0]
 
     def by_hand(params):
         log_p = token_log_probabilities(params, PREFIX, batch.prompts, batch.rollouts.tokens, ONE, config=TINY)
@@ -118,14 +123,14 @@ def test_the_same_update_on_every_mesh(params, batch, one_device, shape):
 
 def test_uniform_groups_move_nothing_when_centred(params, batch, one_device):
     rewards = jnp.repeat(jnp.arange(8) % 2, 4).reshape(8, 4)
-    silent = dataclasses.replace(batch, advantages=group_mean_std(rewards))
+    silent = with_rewards(batch, rewards, OBJECTIVES["group_mean_std"])
     before = jax.device_get(params)
     state, metrics = update(
         first_state(params, one_device), silent, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device
     )
     assert float(metrics["gradient_norm"]) == 0.0
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), before)
-    loud = dataclasses.replace(batch, advantages=sign(rewards))
+    loud = with_rewards(batch, rewards, OBJECTIVES["sign"])
     _, metrics = update(first_state(params, one_device), loud, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
     assert float(metrics["gradient_norm"]) > 0.1
 
@@ -139,18 +144,16 @@ def test_masked_tokens_have_no_influence(params, batch):
     )
     np.testing.assert_array_equal(got[0], expected[0])
     assert relative(got[2], expected[2]) < 1e-6
-    nothing = dataclasses.replace(rollouts, mask=np.zeros_like(rollouts.mask))
-    loss, _, gradients = loss_and_gradients(
-        params, dataclasses.replace(batch, rollouts=nothing), PREFIX, ONE, None, settings=SETTINGS, rows=1
-    )
+    nothing = dataclasses.replace(batch, loss_mask=np.zeros_like(rollouts.mask))
+    loss, _, gradients = loss_and_gradients(params, nothing, PREFIX, ONE, None, settings=SETTINGS, rows=1)
     assert float(loss) == 0.0
     assert float(optax.tree.norm(gradients)) == 0.0
 
 
 def test_kl_pulls_back_to_the_reference(params, batch):
     """With zero advantages only the KL acts; at the reference it is zero with zero gradient, elsewhere it descends."""
-    settings = dataclasses.replace(SETTINGS, loss=Loss(kl_coefficient=0.5))
-    silent = dataclasses.replace(batch, advantages=np.zeros((8, 4), np.float32))
+    settings = dataclasses.replace(SETTINGS, loss=Loss(kl=KL(0.5)))
+    silent = dataclasses.replace(batch, advantages=np.zeros_like(batch.advantages))
 
     def kl(policy):
         return loss_and_gradients(policy, silent, PREFIX, ONE, params, settings=settings, rows=1)
@@ -197,3 +200,32 @@ def test_nothing_recompiles_and_the_state_is_donated(params, batch, one_device):
     for _ in range(2):
         state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
     assert compilations() == compiled
+
+
+def test_groups_and_completions_that_an_objective_drops_are_out_of_loss_and_denominator(params, batch):
+    """DAPO on a batch with uniform groups is DAPO on the batch without them."""
+    rewards = np.where(np.arange(8)[:, None] < 3, 1.0, [1.0, 0.0, 0.0, 0.0])
+    settings = dataclasses.replace(SETTINGS, loss=OBJECTIVES["dapo"].loss)
+    whole = with_rewards(batch, rewards, OBJECTIVES["dapo"])
+    mixed = jax.tree.map(lambda x: x[3:], whole)
+    expected = loss_and_gradients(params, mixed, PREFIX, ONE, None, settings=settings, rows=1)
+    got = loss_and_gradients(params, whole, PREFIX, ONE, None, settings=settings, rows=1)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
+    assert relative(got[2], expected[2]) < 1e-5
+
+    kept = with_rewards(batch, rewards, Objective(advantages.sign, drop_truncated=True)).loss_mask
+    np.testing.assert_array_equal(kept, batch.rollouts.mask & ~batch.rollouts.truncated[..., None])
+    assert 0 < kept.any(-1).sum() < kept.any(-1).size
+
+
+def test_kl_in_the_reward_by_hand(params, batch, one_device):
+    """Sign's reward minus beta times the summed log-ratio to another policy."""
+    moved = jax.tree.map(lambda x: x * 1.05, params)
+    arguments = (batch.prompts, batch.rollouts.tokens, PREFIX, ONE)
+    reference = policy_log_probabilities(moved, *arguments, settings=SETTINGS, mesh=one_device)
+    objective = Objective(advantages.sign, Loss(kl=KL(0.1, "k1", "reward")))
+    got, _ = make_batch(batch.prompts, batch.rollouts, batch.rewards, reference, None, objective=objective)
+    difference = np.where(batch.rollouts.mask, batch.rollouts.log_probabilities - reference, 0.0).sum(-1)
+    expected = 2 * (batch.rewards - 0.1 * difference) - 1
+    np.testing.assert_allclose(got.advantages[..., 0], expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(difference).max() > 1e-3

@@ -1,0 +1,1 @@
+"""What `python -m experiments.benchmark` can measure, one file each."""

@@ -1,0 +1,75 @@
+"""The rollouts of one step, sampled again until enough groups say something (DAPO's dynamic sampling)."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from rlvr_jax.evaluation import GradedRollouts
+from rlvr_jax.sharding import named_sharding
+from rlvr_jax.tasks import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What one step samples and what it trains on."""
+
+    graded: GradedRollouts
+    """The P groups to train on."""
+    rewards: np.ndarray
+    """`[N, G]` of all groups that were sampled, N a multiple of P."""
+    tokens: int
+    """Sampled in all groups."""
+
+
+def collect(
+    roll: Callable[[Sequence[Row]], GradedRollouts],
+    row: Callable[[int], Row],
+    cursor: int,
+    *,
+    prompts: int,
+    rollouts: int,
+    mesh: Mesh,
+) -> Collected:
+    """Rolls out `prompts` rows from `cursor` on, up to `rollouts` times, until as many of them have mixed groups.
+
+    With `rollouts=1` every group is taken as it comes. When the rollouts run out, uniform groups fill the places that
+    are left, so that shapes stay the same.
+    """
+    parts: list[GradedRollouts] = []
+    while len(parts) < rollouts:
+        start = cursor + len(parts) * prompts
+        parts.append(roll([row(start + i) for i in range(prompts)]))
+        rewards = np.concatenate([part.rewards for part in parts])
+        mixed = rewards.min(-1) < rewards.max(-1)
+        if mixed.sum() >= prompts:
+            break
+    tokens = int(sum(part.lengths.sum() for part in parts))
+    if len(parts) == 1:
+        return Collected(parts[0], rewards, tokens)
+    chosen = np.sort(np.argsort(~mixed, kind="stable")[:prompts])
+    return Collected(_choose(parts, chosen, mesh), rewards, tokens)
+
+
+def _choose(parts: Sequence[GradedRollouts], chosen: np.ndarray, mesh: Mesh) -> GradedRollouts:
+    sharding = named_sharding(mesh, ("batch",))
+
+    def on_device(*arrays: jax.Array) -> jax.Array:
+        return jax.device_put(jnp.concatenate(arrays)[chosen], sharding)
+
+    def on_host(name: str) -> list:
+        everything = [item for part in parts for item in getattr(part, name)]
+        return [everything[i] for i in chosen]
+
+    return GradedRollouts(
+        on_host("rows"),
+        jax.tree.map(on_device, *(part.prompts for part in parts)),
+        jax.tree.map(on_device, *(part.rollouts for part in parts)),
+        on_host("completions"),
+        on_host("verdicts"),
+        np.concatenate([part.lengths for part in parts])[chosen],
+        {name: sum(part.seconds[name] for part in parts) for name in parts[0].seconds},
+    )
