@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.experimental import checkify
 
-from rlvr_jax.checks import require_binary, require_finite
+from rlvr_jax.checks import require_binary, require_finite, traced_checks
 from rlvr_jax.errors import UserError
 
 
@@ -46,3 +46,19 @@ def test_traced_values_are_seen_by_checkify_alone(check):
     assert error.get() is None
     error, _ = checkify.checkify(jax.jit(lambda x: check("list", [x, 0.0])))(jnp.nan)
     assert "are nan" in error.get()
+
+
+def test_checks_can_be_left_out_of_what_is_compiled():
+    @jax.jit
+    def total(rewards):
+        require_finite("total", rewards)
+        return rewards.sum()
+
+    bad = jnp.array([jnp.nan])
+    with traced_checks(False):
+        assert not total.trace(bad).jaxpr.effects
+        assert checkify.checkify(total)(bad)[0].get() is None
+        with pytest.raises(UserError, match="rewards of x are nan"):
+            require_finite("x", bad)
+    assert total.trace(bad).jaxpr.effects
+    assert "are nan" in checkify.checkify(total)(bad)[0].get()

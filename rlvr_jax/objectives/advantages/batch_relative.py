@@ -11,7 +11,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.objectives.advantages.groups import AxisName, advantage, centred, mean, missing_to_zero, safe_sqrt, total
+from rlvr_jax.objectives.advantages.groups import (
+    AxisName,
+    advantage,
+    centred,
+    count,
+    mean,
+    missing_to_zero,
+    safe_sqrt,
+    total,
+)
 
 BatchRewards = Float[Array, "*batch P G"]
 BatchValid = Bool[Array, "*batch P G"] | None
@@ -25,9 +34,12 @@ def batch_normalized(
 
     Source: arXiv 2508.08221; TRL's `scale_rewards="batch"` with eps 1e-4.
     """
-    difference = _from_batch_mean(rewards, _weights(rewards, mask, None), axis_name)
-    spread = _deviation(difference, _weights(rewards, mask, None), ddof, axis_name)
-    return centred(rewards, mask) / (spread + eps)
+    own, m, n = centred(rewards, mask), mean(rewards, mask), count(rewards, mask)
+    samples = total(jnp.broadcast_to(n, m.shape), axis_name)
+    between = m - total(n * m, axis_name) / jnp.maximum(samples, 1.0)
+    # Squares within groups and between them: the batch's own, without another pass over it.
+    squares = total(own**2, axis_name) + total(n * between**2, axis_name)
+    return own / (safe_sqrt(squares / jnp.maximum(samples - ddof, 1.0)) + eps)
 
 
 @advantage()
@@ -113,11 +125,16 @@ def bnpo(rewards: BatchRewards, mask: BatchValid = None, *, axis_name: AxisName 
     concentration = jnp.where(fits, m * (1.0 - m) / jnp.where(fits, variance, 1.0) - 1.0, 0.0)
     alpha = jnp.maximum(1.0 + concentration * m / 3.0, 1.0)
     beta = jnp.maximum(1.0 + concentration * (1.0 - m) / 3.0, 1.0)
+    # Without missing samples p has G + 1 values: a density for each of them is cheaper than one for each group.
+    levels = p if mask is not None else jnp.arange(rewards.shape[-1] + 1) / rewards.shape[-1]
     # At p = 0 and 1 the density may be 0, but there A = 0 whatever it is.
-    inside = (p > 0) & (p < 1)
-    q = jnp.where(inside, p, 0.5)
+    q = jnp.where((levels > 0) & (levels < 1), levels, 0.5)
     log_density = (alpha - 1.0) * jnp.log(q) + (beta - 1.0) * jnp.log1p(-q) - jax.scipy.special.betaln(alpha, beta)
-    return centred(rewards, mask) * jnp.minimum(jnp.exp(-log_density), 1e6)
+    scale = jnp.minimum(jnp.exp(-log_density), 1e6)
+    if mask is None:
+        right = rewards.sum(-1, keepdims=True).astype(jnp.int32)
+        scale = jnp.take_along_axis(scale, right, -1)
+    return centred(rewards, mask) * scale
 
 
 def _weights(rewards: BatchRewards, mask: BatchValid, lengths: BatchRewards | None) -> BatchRewards:

@@ -24,8 +24,8 @@ def pass_at_k(rewards: Rewards, mask: Valid = None, *, k: int = 2, eps: float = 
     `mask` leaves with fewer than k samples gets 0. Source: arXiv 2508.10751. Raises UserError for k outside [1, G].
     """
     _require_k("pass_at_k", k, rewards.shape[-1])
-    right, wrong = _per_count(rewards, mask, _pass_at_k_table(rewards.shape[-1], k, eps, mask is None))
-    return jnp.where(rewards == 1.0, right, wrong)
+    table = _pass_at_k_table(rewards.shape[-1], k, eps, mask is None)
+    return _by_count(rewards, rewards.sum(-1, keepdims=True), mask, table)
 
 
 @advantage(samples=2)
@@ -45,15 +45,17 @@ def pkpo(rewards: Rewards, mask: Valid = None, *, k: int = 2, baseline: Baseline
     _require_k("pkpo", k, rewards.shape[-1] - (baseline == "loo" and k > 1))
     if k == 1:
         return rewards
-    size, unmasked = rewards.shape[-1], mask is None
-
-    def binary(rewards: Rewards) -> Rewards:
-        right, wrong = _per_count(rewards, mask, _pkpo_binary_table(size, k, baseline, unmasked))
-        return jnp.where(rewards == 1.0, right, wrong)
-
-    # XLA sorts slowly on CPU, and rewards are nearly always binary.
-    is_binary = jnp.all((rewards == 0.0) | (rewards == 1.0))
-    return jax.lax.cond(is_binary, binary, lambda rewards: _pkpo_sorted(rewards, mask, k, baseline), rewards)
+    size = rewards.shape[-1]
+    # XLA sorts slowly on CPU, and rewards are nearly always binary. One pass finds out and counts the right ones:
+    # any other reward makes the count of its group larger than a group.
+    is_binary = (rewards == 0.0) | (rewards == 1.0)
+    right = jnp.where(is_binary, rewards, 2.0 * size).sum(-1, keepdims=True)
+    return jax.lax.cond(
+        jnp.all(right <= size),
+        lambda rewards: _by_count(rewards, right, mask, _pkpo_binary_table(size, k, baseline, mask is None)),
+        lambda rewards: _pkpo_sorted(rewards, mask, k, baseline),
+        rewards,
+    )
 
 
 def _require_k(name: str, k: int, most: int) -> None:
@@ -61,13 +63,13 @@ def _require_k(name: str, k: int, most: int) -> None:
         raise UserError(f"k of {name} is {k}, accepted is a number from 1 to {most} here")
 
 
-def _per_count(rewards: Rewards, mask: Valid, table: np.ndarray) -> tuple[Array, Array]:
-    """The group's entries of a table `[2, G + 1 valid, G + 1 right]`, or of its last row where all are valid."""
-    right = rewards.sum(-1, keepdims=True).astype(jnp.int32)
-    if mask is None:
-        return jnp.asarray(table[0, -1])[right], jnp.asarray(table[1, -1])[right]
-    valid = mask.sum(-1, keepdims=True)
-    return jnp.asarray(table[0])[valid, right], jnp.asarray(table[1])[valid, right]
+def _by_count(rewards: Rewards, right: Float[Array, "*batch 1"], mask: Valid, table: np.ndarray) -> Rewards:
+    """Each sample's entry in a table `[2, G + 1 valid, G + 1 right]` of right (0) and wrong (1) samples."""
+    right = right.astype(jnp.int32)
+    # Without missing samples the last row serves all.
+    row = -1 if mask is None else mask.sum(-1, keepdims=True)
+    of_right, of_wrong = (jnp.asarray(side)[row, right] for side in table)
+    return jnp.where(rewards == 1.0, of_right, of_wrong)
 
 
 def _counts(size: int, unmasked: bool) -> range:

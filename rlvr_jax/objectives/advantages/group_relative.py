@@ -12,8 +12,10 @@ from rlvr_jax.objectives.advantages.groups import (
     Rewards,
     Valid,
     advantage,
+    anchor,
     centred,
     count,
+    deviation,
     from_anchor,
     mean,
     missing_to_zero,
@@ -143,8 +145,11 @@ def ngrpo(rewards: Rewards, mask: Valid = None, *, highest: float = 1.0, eps: fl
     An all-wrong group gets -1 / sqrt(G + 1), an all-right one 0. Source: arXiv 2509.18851, with asymmetric
     clipping 0.16 / 0.24.
     """
-    ones = jnp.ones_like(rewards, bool) if mask is None else mask
-    return _z_score_with_virtual(rewards, ones, jnp.float32(1.0), jnp.float32(highest), eps)
+    below = missing_to_zero(rewards - highest, mask)  # measured from the virtual sample, whose own is 0
+    n = count(rewards, mask) + 1.0
+    shift = below.sum(-1, keepdims=True) / n
+    squares = jnp.sum(missing_to_zero(below - shift, mask) ** 2, -1, keepdims=True) + shift**2
+    return (below - shift) / (safe_sqrt(squares / jnp.maximum(n - 1.0, 1.0)) + eps)
 
 
 @advantage()
@@ -164,26 +169,15 @@ def virtual_rewards(
     `when_high` elsewhere. Mixed groups: the unbiased z-score. Source: arXiv 2605.21125; the values and the threshold
     there are not public either.
     """
-    ones = jnp.ones_like(rewards, bool) if mask is None else mask
-    virtual = jnp.where(mean(rewards, mask) < 0.5, when_low, when_high)
-    uniform = jnp.all(from_anchor(rewards, mask) == 0.0, -1, keepdims=True)
-    augmented = _z_score_with_virtual(rewards, ones, jnp.float32(samples), virtual, eps)
-    return jnp.where(uniform, augmented, z_score(rewards, mask, 1, eps))
-
-
-def _z_score_with_virtual(
-    rewards: Rewards,
-    mask: Bool[Array, "*batch G"],
-    samples: Float[Array, ""],
-    value: Float[Array, "..."],
-    eps: float,
-) -> Rewards:
-    """z-score of the real samples by mean and unbiased deviation of real and virtual ones together."""
-    difference = jnp.where(mask, rewards - value, 0.0)  # measured from the virtual reward
-    n = mask.sum(-1, keepdims=True) + samples
-    shift = difference.sum(-1, keepdims=True) / n
-    squares = jnp.sum(jnp.where(mask, difference - shift, 0.0) ** 2, -1, keepdims=True) + samples * shift**2
-    return (difference - shift) / (safe_sqrt(squares / jnp.maximum(n - 1.0, 1.0)) + eps)
+    own, n = centred(rewards, mask), count(rewards, mask)
+    spread = deviation(own, mask, 1)
+    # All rewards of a uniform group are its anchor's; with the virtual ones the statistics are those of two values.
+    value = anchor(rewards, mask)
+    apart = value - jnp.where(value < 0.5, when_low, when_high)
+    share = samples / (n + samples)
+    squares = n * (share * apart) ** 2 + samples * ((1.0 - share) * apart) ** 2
+    augmented = share * apart / (safe_sqrt(squares / jnp.maximum(n + samples - 1.0, 1.0)) + eps)
+    return jnp.where(spread == 0.0, augmented, own / (spread + eps))
 
 
 @advantage()

@@ -102,12 +102,17 @@ def mean(values: Rewards, mask: Valid) -> Float[Array, "*batch 1"]:
     return values.sum(-1, keepdims=True) / jnp.maximum(count(values, mask), 1.0)
 
 
+def anchor(rewards: Rewards, mask: Valid) -> Float[Array, "*batch 1"]:
+    """One of the group's own rewards; 0 where there is none."""
+    if mask is None:
+        return rewards[..., :1]
+    largest = jnp.max(jnp.where(mask, rewards, -jnp.inf), -1, keepdims=True)
+    return jnp.where(mask.any(-1, keepdims=True), largest, 0.0)
+
+
 def from_anchor(rewards: Rewards, mask: Valid) -> Rewards:
     """Rewards measured from one of the group's own: all exactly 0 in a uniform group, 0 where missing."""
-    if mask is None:
-        return rewards - rewards[..., :1]
-    anchor = jnp.max(jnp.where(mask, rewards, -jnp.inf), -1, keepdims=True)
-    return jnp.where(mask, rewards - anchor, 0.0)
+    return missing_to_zero(rewards - anchor(rewards, mask), mask)
 
 
 def centred(rewards: Rewards, mask: Valid) -> Rewards:
