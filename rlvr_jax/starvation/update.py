@@ -108,7 +108,8 @@ def signal_to_noise(
 
 def _by_count(advantage: Advantage, group_size: int) -> tuple[Array, Array]:
     """Advantage of a right and of a wrong sample when K = 0..G are right, `[G + 1]` each; 0 where there is none."""
-    require_group_size("the group", group_size)
+    # Binomial coefficients of larger groups leave float32.
+    require_group_size("the group", group_size, 1, 128)
     is_right = jnp.arange(group_size) < jnp.arange(group_size + 1)[:, None]
     # vmap: a group must not see the others, whatever the advantage does with leading axes.
     table = jnp.asarray(jax.vmap(advantage)(is_right.astype(jnp.float32)), jnp.float32)

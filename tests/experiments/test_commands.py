@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from experiments import compare, evaluate, show_prompts
+from experiments import benchmark, compare, evaluate, objectives, show_prompts
 from experiments import train as train_command
 from experiments.command import run
+from rlvr_jax import OBJECTIVES
 
 TINY_RUN = (
     "--steps", "2", "--evaluate-every", "0", "--evaluation-questions", "16", "--evaluation-batch", "16"
@@ -142,3 +143,33 @@ def test_a_mistake_is_one_line_and_exit_status_two(call, module, arguments, mess
 @pytest.mark.parametrize("flag", [["--steps", "many"], ["--surrogate", "dpo"], ["--nonsense"]])
 def test_flags_that_cannot_be_parsed_exit_with_two(call, flag):
     assert call(train_command, "smollm2_arithmetic", *flag)[0] == 2
+
+
+def test_objectives_prints_every_objective_and_computes_what_uniform_groups_get(call):
+    code, out, _ = call(objectives, "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out.splitlines()[-1])["objectives"]}
+    assert list(rows) == list(OBJECTIVES)
+    assert all(row["formula"] and row["family"] and row["source"] for row in rows.values())
+    sides = {name: (*row["all_wrong"], *row["all_right"]) for name, row in rows.items()}
+    assert sides["sign"] == (-1, -1, 1, 1)
+    assert sides["w_reinforce"] == pytest.approx((-1, -1, 0.1, 0.1))
+    assert sides["ngrpo"] == pytest.approx((-(5**-0.5), -(5**-0.5), 0, 0), abs=1e-5)
+    silent = """group_mean group_mean_std rloo grpo drgrpo dapo gspo cispo gmpo sapo fipo opo opmd max_rl mapo f_grpo
+    lite_ppo reinforce_plus_plus_baseline gpg bnpo pass_at_k pkpo"""
+    assert {name for name, values in sides.items() if not any(values)} == set(silent.split())
+
+    _, out, _ = call(objectives, "sign", "lens")
+    assert "2r - 1" in out
+    assert "log-probs, lengths" in out
+    code, _, err = call(objectives, "grop")
+    assert (code, "objective is 'grop', accepted are sign" in err) == (2, True)
+
+
+def test_benchmark_of_objectives_fails_where_one_is_too_slow(call):
+    small = ("objectives", "--groups", "8", "--samples", "4", "--repeats", "2", "--json")
+    code, out, _ = call(benchmark, *small, "--limit", "1e9")
+    assert code == 0
+    figures = json.loads(out.splitlines()[-1])
+    assert {"sign", "group_mean", "pkpo", "bnpo", "r - mean(r)"} <= set(figures["advantages"])
+    assert call(benchmark, *small, "--limit", "0.001")[0] == 1
