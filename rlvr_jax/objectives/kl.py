@@ -10,13 +10,14 @@ divergence"):
 | k3 | exp(-d) - 1 + d | yes, low variance | the gradient of KL(reference || policy) |
 | exact | sum over the vocabulary | yes | the gradient of KL(policy || reference) |
 
-So a KL may not simply be added to a loss. Two uses are right, and each function says which it is: `in_reward` gives the
-value alone, to be subtracted from the reward; `in_loss` gives the value of the estimator asked for with the gradient of
-KL(policy || reference). Per position, given the sampled prefix: what a token does to the KL of later positions
-reaches the policy through `in_reward` only.
+So an estimate may not simply be added to a loss. Two uses are right, and each function says which it is: `in_reward`
+gives the value alone, to be subtracted from the reward; `in_loss` gives the value of the estimator asked for with the
+gradient of KL(policy || reference). `exact` takes logits `[..., T, V]` in the place of log-probabilities. Per position,
+given the sampled prefix: what a token does to the KL of later positions reaches the policy through `in_reward` only.
 """
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,9 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.records import AnyArray
 
 PerToken = Float[AnyArray, "*batch T"]
+Logits = Float[AnyArray, "*batch T V"]
 Estimator = Literal["k1", "k2", "k3"]
+"""Those that need no more than the sampled tokens."""
 
 
 def k1(log_probabilities: PerToken, reference_log_probabilities: PerToken) -> PerToken:
@@ -62,44 +65,49 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def in_reward(
-    estimator: Estimator,
-    log_probabilities: PerToken,
-    reference_log_probabilities: PerToken,
+    estimator: Estimator | Literal["exact"],
+    log_probabilities: PerToken | Logits,
+    reference_log_probabilities: PerToken | Logits,
     mask: Bool[AnyArray, "*batch T"],
 ) -> Float[Array, "*batch"]:
     """The estimator's value summed over each completion, nats: subtract `beta` times it from the reward.
 
     A constant of the differentiation: the policy feels it through the advantage, which makes it the gradient of the KL
-    of whole sequences for unbiased k1 (k3's value is as good, with other noise). Raises UserError for an unknown name.
+    of whole sequences for unbiased k1 (k3's value is as good, with other noise; `exact` has none, but leaves out what
+    the sampled token itself told). Raises UserError for an unknown name.
     """
     value = _named(estimator)(log_probabilities, reference_log_probabilities)
     return jax.lax.stop_gradient(jnp.where(mask, value, 0.0).sum(-1))
 
 
 def in_loss(
-    estimator: Estimator,
-    log_probabilities: PerToken,
-    reference_log_probabilities: PerToken,
-    behaviour_log_probabilities: PerToken,
+    estimator: Estimator | Literal["exact"],
+    log_probabilities: PerToken | Logits,
+    reference_log_probabilities: PerToken | Logits,
+    behaviour_log_probabilities: PerToken | None = None,
 ) -> PerToken:
     """Per token the estimator's value, with the gradient of KL(policy || reference): add `beta` times it to the loss.
 
     The gradient is `w (log pi - log pi_ref) grad log pi` whichever estimator is shown, where `w = pi / pi_behaviour`
-    corrects for tokens that another policy drew (1 when on-policy). Values: k1 and k3 unbiased for on-policy tokens,
-    k2 not. Raises UserError for an unknown name.
+    corrects for tokens that another policy drew (None: on-policy, w = 1). Values: k1 and k3 unbiased for on-policy
+    tokens, k2 not. `exact` needs no such correction and has no noise. Raises UserError for an unknown name.
     """
     reference = jax.lax.stop_gradient(_float32(reference_log_probabilities))
     log_probabilities = _float32(log_probabilities)
     value = _named(estimator)(log_probabilities, reference)
-    change = jnp.clip(log_probabilities - _float32(behaviour_log_probabilities), -20.0, 20.0)
+    if estimator == "exact":
+        return value
+    behaviour = log_probabilities if behaviour_log_probabilities is None else _float32(behaviour_log_probabilities)
+    change = jnp.clip(log_probabilities - behaviour, -20.0, 20.0)
     gradient = jnp.exp(jax.lax.stop_gradient(change)) * k2(log_probabilities, reference)
     return jax.lax.stop_gradient(value - gradient) + gradient
 
 
-def _named(estimator: str):
-    if estimator not in ESTIMATORS:
-        raise UserError(f"KL estimator is {estimator!r}, accepted are {', '.join(get_args(Estimator))}")
-    return ESTIMATORS[estimator]
+def _named(estimator: str) -> Callable[[AnyArray, AnyArray], Array]:
+    known = ESTIMATORS | {"exact": exact}
+    if estimator not in known:
+        raise UserError(f"KL estimator is {estimator!r}, accepted are {', '.join(known)}")
+    return known[estimator]
 
 
 def _float32(x: AnyArray) -> Array:

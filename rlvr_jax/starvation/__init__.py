@@ -8,6 +8,13 @@ from rlvr_jax.starvation.degeneracy import (
     filtering_cost,
     zero_advantage_share,
 )
+from rlvr_jax.starvation.exact_update import (
+    GradientMoments,
+    UpdateSplit,
+    expected_update,
+    gradient_moments,
+    signal_to_noise,
+)
 from rlvr_jax.starvation.heterogeneity import JensenGap, beta_binomial_degeneracy, degeneracy_at, jensen_gap
 from rlvr_jax.starvation.intervals import (
     Interval,
@@ -25,13 +32,6 @@ from rlvr_jax.starvation.significance import (
     paired_bootstrap,
     permutation_test,
     welch_t_test,
-)
-from rlvr_jax.starvation.update import (
-    GradientMoments,
-    UpdateSplit,
-    expected_update,
-    gradient_moments,
-    signal_to_noise,
 )
 
 __all__ = [

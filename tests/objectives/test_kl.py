@@ -110,3 +110,22 @@ def test_far_from_the_reference_everything_stays_finite(estimator):
     value, gradient = jax.value_and_grad(loss)(far)
     assert np.isfinite(value)
     assert np.all(np.isfinite(gradient))
+
+
+def test_exact_in_loss_and_in_reward():
+    """Two positions of a completion: the value is the KL, so is the gradient; in a reward there is none."""
+    logits, reference = jnp.stack([LOGITS, LOGITS + 1]), jnp.stack([REFERENCE, REFERENCE])
+    value = kl.in_loss("exact", logits, reference)
+    np.testing.assert_allclose(value, [true_kl(LOGITS)] * 2, rtol=1e-5)
+    gradient = jax.grad(lambda x: kl.in_loss("exact", x, reference)[0])(logits)
+    np.testing.assert_allclose(gradient, [jax.grad(true_kl)(LOGITS), jnp.zeros(4)], atol=1e-6)
+    mask = np.array([True, False])
+    np.testing.assert_allclose(kl.in_reward("exact", logits, reference, mask), true_kl(LOGITS), rtol=1e-5)
+    assert np.all(np.asarray(jax.grad(lambda x: kl.in_reward("exact", x, reference, mask))(logits)) == 0.0)
+
+
+def test_without_a_behaviour_policy_tokens_are_on_policy():
+    log_p = jax.nn.log_softmax(LOGITS)
+    for behaviour in (None, log_p):
+        gradient = jax.grad(lambda x, b=behaviour: kl.in_loss("k3", x, REFERENCE, b).sum())(log_p)
+        np.testing.assert_allclose(gradient, log_p - REFERENCE, rtol=1e-5)

@@ -114,3 +114,21 @@ def test_states_are_pytrees_that_scan(start):
     for batch in batches:
         one_by_one, _ = step(one_by_one, batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), last, one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("function", "state", "more"),
+    [
+        (advantages.single_stream, advantages.start_beta_tracker([1, 2], 4), {"divergence": np.zeros(2, np.float32)}),
+        (advantages.shrinkage, advantages.start_shrinkage(), {}),
+        (advantages.history_weighted, advantages.start_history(2), {"step_size": 0.5}),
+    ],
+)
+def test_an_unknown_reward_inside_jit_spoils_no_memory(function, state, more):
+    step = jax.jit(lambda rewards, state: function(rewards, state, **more))
+    _, state = step(np.array([[1.0, 0.0], [1.0, 1.0]]), state)
+    got, after = step(np.array([[1.0, np.nan], [1.0, 0.0]]), state)
+    assert np.all(np.isfinite(got))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(after))
+    if function is advantages.single_stream:  # the other prompt goes on learning
+        assert (after.alpha[0], after.alpha[1]) == (state.alpha[0], 0.96 * state.alpha[1] + 1)

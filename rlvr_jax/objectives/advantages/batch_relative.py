@@ -8,7 +8,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.objectives.advantages.groups import (
@@ -17,13 +16,9 @@ from rlvr_jax.objectives.advantages.groups import (
     centred,
     count,
     mean,
-    missing_to_zero,
     safe_sqrt,
     total,
 )
-
-BatchRewards = Float[Array, "*batch P G"]
-BatchValid = Bool[Array, "*batch P G"] | None
 
 
 @advantage(samples=2)
@@ -56,8 +51,8 @@ def reinforce_plus_plus(
     Whitening is over tokens: a completion counts as often as it is long where `lengths[..., P, G]` are given, else
     once. Undiscounted outcome rewards; a KL in the reward is subtracted before. Source: arXiv 2501.03262, as in verl.
     """
-    weights = _weights(rewards, mask, lengths)
-    difference = _from_batch_mean(rewards, weights, axis_name)
+    weights = weights_of(rewards, mask, lengths)
+    difference = from_batch_mean(rewards, weights, axis_name)
     return _whitened(difference, weights, eps, axis_name)
 
 
@@ -75,10 +70,10 @@ def reinforce_plus_plus_baseline(
     With unequal `lengths` the centred rewards have a mean other than 0 over tokens; it is subtracted too, as in verl,
     so that uniform groups then get minus that mean. Source: arXiv 2501.03262.
     """
-    weights = _weights(rewards, mask, lengths)
+    weights = weights_of(rewards, mask, lengths)
     difference = centred(rewards, mask)
     if lengths is not None:
-        difference = _from_batch_mean(difference, weights, axis_name)
+        difference = from_batch_mean(difference, weights, axis_name)
     return _whitened(difference, weights, eps, axis_name)
 
 
@@ -96,7 +91,7 @@ def gpg(
     `non_zero`: over samples whose reward is not 0 (verl). With none of them every advantage is 0.
     """
     difference = centred(rewards, mask)
-    valid = _weights(rewards, mask, None)
+    valid = weights_of(rewards, mask, None)
     if correct_by == "informative":
         useful = jnp.where(jnp.any(difference != 0, -1, keepdims=True), valid, 0.0)
     elif correct_by == "non_zero":
@@ -137,26 +132,6 @@ def bnpo(rewards: BatchRewards, mask: BatchValid = None, *, axis_name: AxisName 
     return centred(rewards, mask) * scale
 
 
-def _weights(rewards: BatchRewards, mask: BatchValid, lengths: BatchRewards | None) -> BatchRewards:
-    """How often each sample counts in the batch's statistics."""
-    return missing_to_zero(jnp.ones_like(rewards) if lengths is None else lengths, mask)
-
-
-def _from_batch_mean(values: BatchRewards, weights: BatchRewards, axis_name: AxisName) -> BatchRewards:
-    """`r - weighted mean of the batch`, exactly 0 where the whole batch is uniform."""
-    largest = jnp.max(jnp.where(weights > 0, values, -jnp.inf), (-2, -1), keepdims=True)
-    if axis_name is not None:
-        largest = jax.lax.pmax(jax.lax.stop_gradient(largest), axis_name)
-    anchor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
-    difference = jnp.where(weights > 0, values - anchor, 0.0)
-    return difference - total(weights * difference, axis_name) / jnp.maximum(total(weights, axis_name), 1.0)
-
-
-def _deviation(centred: BatchRewards, weights: BatchRewards, ddof: int, axis_name: AxisName) -> Array:
-    degrees = jnp.maximum(total(weights, axis_name) - ddof, 1.0)
-    return safe_sqrt(total(weights * centred**2, axis_name) / degrees)
-
-
-def _whitened(centred: BatchRewards, weights: BatchRewards, eps: float, axis_name: AxisName) -> BatchRewards:
-    spread = _deviation(centred, weights, 1, axis_name)
-    return centred / jnp.sqrt(spread**2 + eps)
+def _whitened(difference: BatchRewards, weights: BatchRewards, eps: float, axis_name: AxisName) -> BatchRewards:
+    spread = batch_deviation(difference, weights, 1, axis_name)
+    return difference / jnp.sqrt(spread**2 + eps)

@@ -6,7 +6,8 @@ Two facts are kept here, once, for every method:
   a uniform group all differences are zeros and no rounding is left to be magnified by a division.
 * *Nothing unknown becomes an advantage.* A sample that `mask` marks as missing enters no statistic and gets 0. A
   reward that is not a finite number is an error where values are known; inside jit, where they are not, it is
-  reported by `checkify` and otherwise every advantage that it would have touched is 0, never NaN.
+  reported by `checkify` and otherwise every advantage that it would have touched is 0, never NaN, and every number
+  of a memory that it would have touched stays as it was.
 """
 
 import functools
@@ -24,6 +25,8 @@ from rlvr_jax.errors import UserError
 
 Rewards = Float[Array, "*batch G"]
 Valid = Bool[Array, "*batch G"] | None
+BatchRewards = Float[Array, "*batch P G"]
+BatchValid = Bool[Array, "*batch P G"] | None
 AxisName = str | tuple[str, ...] | None
 Function = TypeVar("Function", bound=Callable[..., Any])
 _ARRAYS = (list, tuple, np.ndarray, np.generic, jax.Array)
@@ -72,7 +75,13 @@ def advantage(*, accepts: Literal["finite", "binary"] = "finite", samples: int =
 
 @functools.partial(jax.jit, static_argnames=("formula", "settings"))
 def _compiled(arrays: dict[str, Any], *, formula: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
-    return _without_unknowns(formula(**arrays, **dict(settings)), arrays.get("mask"))
+    result, mask = formula(**arrays, **dict(settings)), arrays.get("mask")
+    if not isinstance(result, tuple):
+        return _without_unknowns(result, mask)
+    advantages, state = result
+    # A memory keeps what it had rather than become unknown.
+    state = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new, old), state, arrays["state"])
+    return _without_unknowns(advantages, mask), state
 
 
 def _require_samples(name: str, rewards: Array, least: int) -> None:
@@ -83,9 +92,7 @@ def _require_samples(name: str, rewards: Array, least: int) -> None:
         )
 
 
-def _without_unknowns(result: Any, mask: Array | None) -> Any:
-    if isinstance(result, tuple):  # (advantages, new state)
-        return _without_unknowns(result[0], mask), *result[1:]
+def _without_unknowns(result: Array, mask: Array | None) -> Array:
     known = jnp.isfinite(result)
     if mask is not None:
         known &= mask.reshape(mask.shape + (1,) * (result.ndim - mask.ndim))
@@ -121,10 +128,10 @@ def centred(rewards: Rewards, mask: Valid) -> Rewards:
     return missing_to_zero(difference - mean(difference, mask), mask)
 
 
-def deviation(centred: Rewards, mask: Valid, ddof: int) -> Float[Array, "*batch 1"]:
+def deviation(difference: Rewards, mask: Valid, ddof: int) -> Float[Array, "*batch 1"]:
     """Standard deviation of values that are already centred; its gradient is 0, not NaN, where it is 0."""
-    degrees = jnp.maximum(count(centred, mask) - ddof, 1.0)
-    return safe_sqrt(jnp.sum(centred**2, -1, keepdims=True) / degrees)
+    degrees = jnp.maximum(count(difference, mask) - ddof, 1.0)
+    return safe_sqrt(jnp.sum(difference**2, -1, keepdims=True) / degrees)
 
 
 def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -148,3 +155,24 @@ def total(values: Array, axis_name: AxisName, axes: tuple[int, ...] = (-2, -1)) 
     """Sum over the batch axes, here and on every device of the mapped axes; dimensions are kept."""
     result = jnp.sum(values, axes, keepdims=True)
     return result if axis_name is None else jax.lax.psum(result, axis_name)
+
+
+def weights_of(rewards: BatchRewards, mask: BatchValid, lengths: BatchRewards | None) -> BatchRewards:
+    """How often each sample counts in the batch's statistics."""
+    return missing_to_zero(jnp.ones_like(rewards) if lengths is None else lengths, mask)
+
+
+def from_batch_mean(values: BatchRewards, weights: BatchRewards, axis_name: AxisName) -> BatchRewards:
+    """`r - weighted mean of the batch`, exactly 0 where the whole batch is uniform."""
+    largest = jnp.max(jnp.where(weights > 0, values, -jnp.inf), (-2, -1), keepdims=True)
+    if axis_name is not None:
+        largest = jax.lax.pmax(jax.lax.stop_gradient(largest), axis_name)
+    reference = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
+    difference = jnp.where(weights > 0, values - reference, 0.0)
+    return difference - total(weights * difference, axis_name) / jnp.maximum(total(weights, axis_name), 1.0)
+
+
+def batch_deviation(difference: BatchRewards, weights: BatchRewards, ddof: int, axis_name: AxisName) -> Array:
+    """Standard deviation over the batch of values that are already centred, dimensions kept."""
+    degrees = jnp.maximum(total(weights, axis_name) - ddof, 1.0)
+    return safe_sqrt(total(weights * difference**2, axis_name) / degrees)

@@ -7,22 +7,20 @@ always the one from before the batch: what a sample is compared with must not de
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rlvr_jax.objectives.advantages.batch_relative import (
-    BatchRewards,
-    BatchValid,
-    _deviation,
-    _from_batch_mean,
-    _weights,
-)
 from rlvr_jax.objectives.advantages.groups import (
     AxisName,
+    BatchRewards,
+    BatchValid,
     advantage,
+    batch_deviation,
     centred,
     count,
+    from_batch_mean,
     mean,
     missing_to_zero,
     safe_sqrt,
     total,
+    weights_of,
     z_score,
 )
 from rlvr_jax.records import AnyArray, record
@@ -194,7 +192,7 @@ def history_weighted(
     distance = jnp.where(state.seen > 0, 1.0, 0.0)[..., None, None] * (p - state.anchor[..., None, None])
     advantages = z * scale * jnp.exp(-jnp.sign(z) * distance)
 
-    valid = _weights(rewards, mask, None)
+    valid = weights_of(rewards, mask, None)
     samples = total(valid, axis_name)[..., 0, 0]
     accuracy = total(missing_to_zero(rewards, mask), axis_name)[..., 0, 0] / jnp.maximum(samples, 1.0)
     spread = safe_sqrt(jnp.var(state.recent, -1))
@@ -206,6 +204,6 @@ def history_weighted(
 
 def _batch_whitened(values: BatchRewards, mask: BatchValid, eps: float, axis_name: AxisName) -> BatchRewards:
     """`(A - mean) / (std + eps)` over the batch, unbiased deviation."""
-    weights = _weights(values, mask, None)
-    difference = _from_batch_mean(values, weights, axis_name)
-    return difference / (_deviation(difference, weights, 1, axis_name) + eps)
+    weights = weights_of(values, mask, None)
+    difference = from_batch_mean(values, weights, axis_name)
+    return difference / (batch_deviation(difference, weights, 1, axis_name) + eps)
