@@ -27,7 +27,8 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.records import AnyArray
 
 PerToken = Float[AnyArray, "*batch T"]
-Logits = Float[AnyArray, "*batch T V"]
+PerTokenOrLogits = Float[AnyArray, "..."]
+"""`[..., T]`, or logits `[..., T, V]` for `exact`."""
 Estimator = Literal["k1", "k2", "k3"]
 """Those that need no more than the sampled tokens."""
 
@@ -66,8 +67,8 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 def in_reward(
     estimator: Estimator | Literal["exact"],
-    log_probabilities: PerToken | Logits,
-    reference_log_probabilities: PerToken | Logits,
+    log_probabilities: PerTokenOrLogits,
+    reference_log_probabilities: PerTokenOrLogits,
     mask: Bool[AnyArray, "*batch T"],
 ) -> Float[Array, "*batch"]:
     """The estimator's value summed over each completion, nats: subtract `beta` times it from the reward.
@@ -82,10 +83,10 @@ def in_reward(
 
 def in_loss(
     estimator: Estimator | Literal["exact"],
-    log_probabilities: PerToken | Logits,
-    reference_log_probabilities: PerToken | Logits,
-    behaviour_log_probabilities: PerToken | None = None,
-) -> PerToken:
+    log_probabilities: PerTokenOrLogits,
+    reference_log_probabilities: PerTokenOrLogits,
+    behaviour_log_probabilities: Float[AnyArray, "..."] | None = None,
+) -> Float[Array, "..."]:
     """Per token the estimator's value, with the gradient of KL(policy || reference): add `beta` times it to the loss.
 
     The gradient is `w (log pi - log pi_ref) grad log pi` whichever estimator is shown, where `w = pi / pi_behaviour`

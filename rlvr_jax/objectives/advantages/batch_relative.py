@@ -12,12 +12,17 @@ import jax.numpy as jnp
 from rlvr_jax.errors import UserError
 from rlvr_jax.objectives.advantages.groups import (
     AxisName,
+    BatchRewards,
+    BatchValid,
     advantage,
+    batch_deviation,
     centred,
     count,
+    from_batch_mean,
     mean,
     safe_sqrt,
     total,
+    weights_of,
 )
 
 
