@@ -1,5 +1,6 @@
 """The train state, the sharded update, checkpoints, and the loop that joins them."""
 
+from rlvr_jax.training.batch import make_batch
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.run import RunResult, Setup, prepare, read_result, run_config, train
@@ -15,6 +16,7 @@ __all__ = [
     "UpdateSettings",
     "init_state",
     "loss_and_gradients",
+    "make_batch",
     "make_optimizer",
     "prepare",
     "read_result",

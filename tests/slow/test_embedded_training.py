@@ -17,7 +17,16 @@ import pytest
 from rlvr_jax.models import abstract_params, load_params
 from rlvr_jax.objectives import OBJECTIVES
 from rlvr_jax.sharding import MeshShape, named_sharding
-from rlvr_jax.training import Checkpoints, TrainConfig, UpdateSettings, init_state, make_optimizer, prepare, update
+from rlvr_jax.training import (
+    Checkpoints,
+    TrainConfig,
+    UpdateSettings,
+    init_state,
+    make_batch,
+    make_optimizer,
+    prepare,
+    update,
+)
 from rlvr_jax.training.state import OptimizerSettings
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,15 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.models import abstract_params, load_params
 from rlvr_jax.objectives import OBJECTIVES
 from rlvr_jax.sharding import MeshShape
-from rlvr_jax.training import Checkpoints, TrainConfig, UpdateSettings, loss_and_gradients, prepare, train
-from rlvr_jax.training.batch import make_batch
+from rlvr_jax.training import (
+    Checkpoints,
+    TrainConfig,
+    UpdateSettings,
+    loss_and_gradients,
+    make_batch,
+    prepare,
+    train,
+)
 from rlvr_jax.training.state import OptimizerSettings
 
 

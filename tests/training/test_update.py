@@ -13,9 +13,9 @@ from rlvr_jax.models import param_shardings, token_log_probabilities
 from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages
 from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
-from rlvr_jax.training import UpdateSettings, init_state, make_optimizer, update
+from rlvr_jax.training import UpdateSettings, init_state, make_batch, make_optimizer, update
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
-from rlvr_jax.training.batch import make_batch, policy_log_probabilities
+from rlvr_jax.training.batch import policy_log_probabilities
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.state import OptimizerSettings
 
