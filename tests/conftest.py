@@ -23,7 +23,7 @@ import jax
 import numpy as np
 import pytest
 
-from rlvr_jax.models import Model, ModelConfig, init_params, open_model
+from rlvr_jax.models import Model, ModelConfig, abstract_params, init_params, open_model
 from rlvr_jax.records import Prompts
 from rlvr_jax.sharding import MeshShape, make_mesh
 
@@ -48,6 +48,18 @@ PREFIX = np.array([5, 17, 3], np.int32)
 def params():
     """Random parameters, five times the usual deviation so that logits differ visibly."""
     return jax.tree.map(lambda x: 5 * x if x.ndim > 2 else x, init_params(TINY, seed=1))
+
+
+def random_params(config, seed=0):
+    """Every parameter random, norms and biases too, large enough that a wrong one is seen."""
+    leaves, structure = jax.tree.flatten(abstract_params(config))
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    values = [0.1 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+
+    def positive(path, x):
+        return 1.0 + x if path[-1].key == "scale" else x
+
+    return jax.tree_util.tree_map_with_path(positive, jax.tree.unflatten(structure, values))
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,8 @@ def attend(
     queries = queries.reshape(*grouped, head_dim)
     scores = []
     for source in sources:
-        score = unfolded(folded(queries, source) @ source.keys, source).astype(jnp.float32) * head_dim**-0.5
+        product = jnp.matmul(folded(queries, source), source.keys, preferred_element_type=jnp.float32)
+        score = unfolded(product, source) * head_dim**-0.5
         if source.visible is not None:
             # A finite floor: a query that sees nothing (a pad) gets a harmless average, not NaN.
             score = jnp.where(source.visible[..., None, None, :], score, -1e30)

@@ -1,4 +1,4 @@
-"""The Llama decoder in Flax NNX, used functionally.
+"""The decoder of Llama and Qwen in Flax NNX, used functionally.
 
 The modules describe each weight once: shape, initializer, logical axes. `decoder(config, params)` puts a
 parameter pytree into them for the length of a trace; nothing else holds state.
@@ -29,8 +29,14 @@ def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...]) -> nn
     return nnx.Param(value, logical_axes=axes)
 
 
-def linear(x: Float[Array, "tokens in"], weight: Float[Array, "out in"]) -> Float[Array, "tokens out"]:
-    """`x @ weight.T`, for few tokens on CPU computed as `(weight @ x.T).T`.
+def _bias(size: int, axis: str) -> nnx.Param:
+    return nnx.Param(jnp.zeros(size, jnp.float32), logical_axes=(axis,))
+
+
+def linear(
+    x: Float[Array, "tokens in"], weight: Float[Array, "out in"], dtype: jnp.dtype | None = None
+) -> Float[Array, "tokens out"]:
+    """`x @ weight.T`, for few tokens on CPU computed as `(weight @ x.T).T`; `dtype`: of the result, default that of x.
 
     XLA's CPU matrix product is up to twice as fast with the few columns on the right; the barriers keep its
     simplifier from turning the product back.
@@ -38,10 +44,11 @@ def linear(x: Float[Array, "tokens in"], weight: Float[Array, "out in"]) -> Floa
 
     def few_tokens(x: Array, weight: Array) -> Array:
         columns = jax.lax.optimization_barrier(x.T)
-        return jax.lax.optimization_barrier(weight @ columns).T
+        product = jnp.matmul(weight, columns, preferred_element_type=dtype)
+        return jax.lax.optimization_barrier(product).T
 
     def any_tokens(x: Array, weight: Array) -> Array:
-        return jnp.einsum("ni,oi->no", x, weight)
+        return jnp.einsum("ni,oi->no", x, weight, preferred_element_type=dtype)
 
     if x.shape[0] > 32:
         return any_tokens(x, weight)
@@ -71,11 +78,11 @@ _swiglu.defvjp(lambda gate, up: (_swiglu(gate, up), (gate, up)), _swiglu_backwar
 class RMSNorm(nnx.Module):
     """Root-mean-square norm (arXiv 1910.07467), computed in float32."""
 
-    def __init__(self, config: ModelConfig):
-        self.scale = nnx.Param(jnp.ones(config.hidden_size, jnp.float32), logical_axes=("embed",))
-        self.eps = config.rms_norm_eps
+    def __init__(self, size: int, eps: float, axis: str = "embed"):
+        self.scale = nnx.Param(jnp.ones(size, jnp.float32), logical_axes=(axis,))
+        self.eps = eps
 
-    def __call__(self, x: Tokens) -> Tokens:
+    def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         wide = x.astype(jnp.float32)
         normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + self.eps)
         return (normed * self.scale[...]).astype(x.dtype)
@@ -91,14 +98,28 @@ class Attention(nnx.Module):
         self.key = _weight(rngs, (kv_width, config.hidden_size), ("kv_heads", "embed"))
         self.value = _weight(rngs, (kv_width, config.hidden_size), ("kv_heads", "embed"))
         self.output = _weight(rngs, (config.hidden_size, width), ("embed", "heads"))
+        if config.attention_bias:
+            self.query_bias, self.key_bias = _bias(width, "heads"), _bias(kv_width, "kv_heads")
+            self.value_bias = _bias(kv_width, "kv_heads")
+        if config.output_bias:
+            self.output_bias = _bias(config.hidden_size, "embed")
+        if config.query_key_norm:
+            self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps, "head_dim")
+            self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps, "head_dim")
 
     def __call__(self, x: Tokens, rotation: Rotation, attend: Callable) -> tuple[Tokens, Any]:
-        def heads(weight: nnx.Param) -> Float[Array, "tokens heads head_dim"]:
-            return _linear(x, weight).reshape(x.shape[0], -1, self.head_dim)
+        def project(x: Tokens, name: str) -> Float[Array, "tokens width"]:
+            bias = getattr(self, f"{name}_bias", None)
+            product = _linear(x, getattr(self, name))
+            return product if bias is None else product + bias[...]
 
-        queries, keys = rotate(heads(self.query), rotation), rotate(heads(self.key), rotation)
-        context, output = attend(queries, keys, heads(self.value))
-        return _linear(context, self.output), output
+        queries, keys, values = (
+            project(x, name).reshape(x.shape[0], -1, self.head_dim) for name in ("query", "key", "value")
+        )
+        if hasattr(self, "query_norm"):
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        context, output = attend(rotate(queries, rotation), rotate(keys, rotation), values)
+        return project(context, "output"), output
 
 
 class MLP(nnx.Module):
@@ -117,9 +138,9 @@ class Layer(nnx.Module):
     """Pre-norm transformer layer over a flat list of tokens."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        self.attention_norm = RMSNorm(config)
+        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config, rngs)
-        self.mlp_norm = RMSNorm(config)
+        self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config, rngs)
 
     def __call__(self, x: Tokens, rotation: Rotation, attend: Callable) -> tuple[Tokens, Any]:
@@ -134,7 +155,7 @@ class Decoder(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.embedding = _weight(rngs, (config.vocab_size, config.hidden_size), ("vocab", "embed"))
         self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(config.num_layers))
-        self.norm = RMSNorm(config)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         if not config.tie_word_embeddings:
             self.head = _weight(rngs, (config.vocab_size, config.hidden_size), ("vocab", "embed"))
         self.tied = config.tie_word_embeddings
@@ -171,7 +192,9 @@ def _abstract(config: ModelConfig) -> tuple[Any, Any]:
 
 
 def decoder(config: ModelConfig, params: Params) -> Decoder:
-    """The modules with these parameters in them."""
+    """The modules with these parameters in them, in the config's compute type but for the scales of norms."""
+    dtype = jnp.dtype(config.compute_dtype)
+    params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "scale" else x.astype(dtype), params)
     return nnx.merge(_abstract(config)[0], params)
 
 

@@ -112,13 +112,26 @@ def token_log_probabilities(
         last, hidden, _ = run_tree(model, config, tree, remat=remat)
         first = jnp.broadcast_to(last[:, None, None], (last.shape[0], samples, 1, last.shape[-1]))
         hidden = jnp.concatenate([first, hidden], 2)
-        flat = _chunked_log_probabilities(
+        flat = chunked_log_probabilities(
             hidden.reshape(-1, hidden.shape[-1]), model.unembedding, completions.reshape(-1), temperature, chunk
         )
         return flat.reshape(completions.shape)
 
     split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions))
     return jax.vmap(one_row)(*split).reshape(-1, samples, length)
+
+
+def logits(params: Params, tokens: Int[AnyArray, "N T"], *, config: ModelConfig) -> Float[Array, "N T vocab"]:
+    """Float32 logits of plain sequences; those at a token predict the next one.
+
+    Shorter sequences are padded on the right, with any ids: no token sees what follows it.
+    """
+    model = decoder(config, params)
+    # Each sequence is the only completion of its first token.
+    tree = Tree(jnp.zeros(0, jnp.int32), tokens[:, :1], jnp.ones((len(tokens), 1), bool), tokens[:, None, 1:])
+    last, hidden, _ = run_tree(model, config, tree)
+    hidden = jnp.concatenate([last[:, None], hidden[:, 0]], 1)
+    return jnp.einsum("ntd,vd->ntv", hidden, model.unembedding, preferred_element_type=jnp.float32)
 
 
 def as_rows(x: Shaped[AnyArray, "P ..."], rows: int) -> Shaped[AnyArray, "rows N ..."]:
@@ -130,15 +143,18 @@ def tempered(logits: Float[Array, "... vocab"], temperature: Float[Array, ""]) -
     return logits.astype(jnp.float32) / jnp.where(temperature > 0, temperature, 1.0)
 
 
-def _chunked_log_probabilities(
+def chunked_log_probabilities(
     hidden: Float[Array, "tokens hidden"],
     unembedding: Float[Array, "vocab hidden"],
     targets: Int[Array, " tokens"],
     temperature: Float[Array, ""],
     chunk: int,
 ) -> Float[Array, " tokens"]:
+    """Log-probability of each target; the logits of at most `chunk` tokens exist at a time, in either direction."""
+
     def one_chunk(hidden: Array, targets: Array) -> Array:
-        logits = tempered(jnp.einsum("nd,vd->nv", hidden, unembedding), temperature)
+        logits = jnp.einsum("nd,vd->nv", hidden, unembedding, preferred_element_type=jnp.float32)
+        logits = tempered(logits, temperature)
         # A comparison instead of a gather: its gradient is elementwise, where a gather's is a scatter.
         chosen = jnp.where(jnp.arange(logits.shape[-1]) == targets[:, None], logits, 0.0).sum(-1)
         return chosen - jax.nn.logsumexp(logits, -1)

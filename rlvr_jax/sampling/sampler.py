@@ -67,8 +67,8 @@ def sample(
     empty = {name: jnp.zeros((*shape, max_new_tokens), dtype) for name, dtype in types.items()}
     per_head = (config.num_layers, *shape, config.num_kv_heads)
     own = (
-        jnp.zeros((*per_head, config.head_dim, max_new_tokens), logits.dtype),
-        jnp.zeros((*per_head, max_new_tokens, config.head_dim), logits.dtype),
+        jnp.zeros((*per_head, config.head_dim, max_new_tokens), config.compute_dtype),
+        jnp.zeros((*per_head, max_new_tokens, config.head_dim), config.compute_dtype),
     )
     state = _Decoding(jnp.int32(0), empty, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), own)
 
@@ -134,4 +134,4 @@ def _write(array: Array, piece: Array, index: Int[Array, ""], axis: int) -> Arra
 
 
 def _logits(model: Decoder, hidden: Float[Array, "tokens hidden"]) -> Float[Array, "tokens vocab"]:
-    return linear(hidden, model.unembedding)
+    return linear(hidden, model.unembedding, jnp.dtype(jnp.float32))

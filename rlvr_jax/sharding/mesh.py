@@ -21,6 +21,7 @@ RULES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
         "heads": "tensor",
         "kv_heads": "tensor",
         "mlp": "tensor",
+        "head_dim": None,
         "layers": None,
     }
 )

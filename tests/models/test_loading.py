@@ -48,8 +48,12 @@ def test_both_spellings_of_rope_scaling():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gemma"}, "model_type is 'gemma', this port accepts 'llama'"),
-        ({"attention_bias": True}, "attention_bias is True"),
+        ({"model_type": "gemma"}, "model_type is 'gemma', this port accepts 'llama' or 'qwen2' or 'qwen3'"),
+        ({"mlp_bias": True}, "mlp_bias is True"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "use_sliding_window is True"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has 'sliding_attention'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}}, r"partial_rotary_factor is 0\.25"),
+        ({"model_type": "qwen3"}, "head_dim is missing"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
         ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
@@ -154,8 +158,8 @@ def test_folder_without_config(tmp_path):
 
 
 def test_unsupported_folder_is_refused(copy):
-    write_config(copy, TINY, attention_bias=True)
-    with pytest.raises(UserError, match="attention_bias is True"):
+    write_config(copy, TINY, mlp_bias=True)
+    with pytest.raises(UserError, match="mlp_bias is True"):
         open_model(str(copy))
 
 
