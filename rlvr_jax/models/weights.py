@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +22,12 @@ HUGGING_FACE_NAMES = {
     "layers.attention.key": "model.layers.{}.self_attn.k_proj.weight",
     "layers.attention.value": "model.layers.{}.self_attn.v_proj.weight",
     "layers.attention.output": "model.layers.{}.self_attn.o_proj.weight",
+    "layers.attention.query_bias": "model.layers.{}.self_attn.q_proj.bias",
+    "layers.attention.key_bias": "model.layers.{}.self_attn.k_proj.bias",
+    "layers.attention.value_bias": "model.layers.{}.self_attn.v_proj.bias",
+    "layers.attention.output_bias": "model.layers.{}.self_attn.o_proj.bias",
+    "layers.attention.query_norm.scale": "model.layers.{}.self_attn.q_norm.weight",
+    "layers.attention.key_norm.scale": "model.layers.{}.self_attn.k_norm.weight",
     "layers.mlp_norm.scale": "model.layers.{}.post_attention_layernorm.weight",
     "layers.mlp.gate": "model.layers.{}.mlp.gate_proj.weight",
     "layers.mlp.up": "model.layers.{}.mlp.up_proj.weight",
@@ -32,6 +39,51 @@ HUGGING_FACE_NAMES = {
 
 # Buffers that older checkpoints carry and no one needs: recomputed, or the tied head repeated.
 _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+_DTYPES = ("F32", "BF16", "F16")
+
+_CHUNK_BYTES = 2**23
+"""Read at a time, beside the buffer of the shard that is being put together."""
+
+
+class Place(NamedTuple):
+    """Where a checkpoint's tensor lies in the parameters."""
+
+    parameter: str
+    """Path joined by dots."""
+    layer: int | None
+    """Row of the leading axis of a parameter that stacks all layers, else `None`."""
+    shape: tuple[int, ...]
+    """Of the tensor."""
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a safetensors file; `dtype` in the spelling of that format."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def parameter_name(path: tuple) -> str:
+    """A path of `jax.tree_util` joined by dots."""
+    return ".".join(key.key for key in path)
+
+
+def checkpoint_layout(config: ModelConfig) -> dict[str, Place]:
+    """Every tensor of a checkpoint by its Hugging Face name, in the order of `HUGGING_FACE_NAMES`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(abstract_params(config))
+    shapes = {parameter_name(path): leaf.shape for path, leaf in leaves}
+    layout = {}
+    for parameter, name in HUGGING_FACE_NAMES.items():
+        if parameter not in shapes:  # such as the head, where it is the embedding
+            continue
+        shape = shapes[parameter]
+        if "{}" in name:
+            layout |= {name.format(i): Place(parameter, i, shape[1:]) for i in range(shape[0])}
+        else:
+            layout[name] = Place(parameter, None, shape)
+    return layout
 
 
 def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:
@@ -57,78 +109,117 @@ def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:
 def load_params(folder: Path, config: ModelConfig, mesh: Mesh) -> Params:
     """Float32 parameters from the safetensors files of a folder, placed on the mesh.
 
-    Raises UserError that names the tensor (and both shapes) when one is missing, unexpected or mis-shaped.
+    Host memory holds one device's share of one parameter at a time, besides what lies on host devices. All names,
+    shapes and dtypes are checked before any weight is read: raises UserError that names the file or tensor (and both
+    shapes) when one is missing, unexpected, mis-shaped or cut off.
     """
     shardings = param_shardings(config, mesh)
-    with _Checkpoint(folder) as checkpoint:
-        expected = set()
-
-        def load(path: tuple, abstract: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
-            name = HUGGING_FACE_NAMES[".".join(key.key for key in path)]
-            stacked = "{}" in name
-            names = [name.format(i) for i in range(abstract.shape[0])] if stacked else [name]
-            expected.update(names)
-            shape = abstract.shape[1:] if stacked else abstract.shape
-            tensors = [checkpoint.read(name, shape) for name in names]
-            return jax.device_put(np.stack(tensors) if stacked else tensors[0], sharding)
-
-        params = jax.tree_util.tree_map_with_path(load, abstract_params(config), shardings)
-        tied_head = {HUGGING_FACE_NAMES["head"]} if config.tie_word_embeddings else set()
-        extra = {name for name in checkpoint.names - expected - tied_head if not _IGNORED.fullmatch(name)}
-        if extra:
-            raise UserError(f"{folder}: unexpected tensor {min(extra)} (and {len(extra) - 1} more)")
-    return params
+    stored = stored_tensors(folder)
+    _check_tensors(folder, config, stored)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(abstract_params(config))
+    placed = zip(leaves, jax.tree.leaves(shardings), strict=True)
+    loaded: dict[str, jax.Array] = {}
+    # Largest first: on host devices a parameter lies in memory twice while it is copied, and the last ones are small.
+    for (path, abstract), sharding in sorted(placed, key=lambda item: -item[0][1].size):
+        name = parameter_name(path)
+        loaded[name] = _load_parameter(stored, HUGGING_FACE_NAMES[name], abstract, sharding)
+    return jax.tree.unflatten(structure, [loaded[parameter_name(path)] for path, _ in leaves])
 
 
-class _Checkpoint:
-    """The safetensors files of a folder, opened once and read tensor by tensor."""
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """What the safetensors files of a folder hold, from their headers.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        index = folder / "model.safetensors.index.json"
-        if index.is_file():
-            files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    Raises UserError for a file that is missing or cut off, or an index that is not one.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{index} is not an index of safetensors files (no weight_map in it)") from error
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder}: {missing[0]} is missing")
+    stored = {}
+    for file in (folder / name for name in names):
+        try:
+            with safe_open(file, framework="numpy") as handle:
+                for name in list(handle.keys()):
+                    if name in stored:
+                        raise UserError(f"{folder}: tensor {name} is both in {stored[name].file.name} and {file.name}")
+                    described = handle.get_slice(name)
+                    stored[name] = StoredTensor(file, tuple(described.get_shape()), described.get_dtype())
+        except SafetensorError as error:
+            raise UserError(f"{file} is not a whole safetensors file ({error})") from error
+    return stored
+
+
+def _check_tensors(folder: Path, config: ModelConfig, stored: Mapping[str, StoredTensor]) -> None:
+    layout = checkpoint_layout(config)
+
+    def and_more(names: Sequence[str]) -> str:
+        return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+    if missing := [name for name in layout if name not in stored]:
+        name = missing[0]
+        raise UserError(f"{folder}: tensor {name} of shape {layout[name].shape} is missing{and_more(missing)}")
+    for name, place in layout.items():
+        tensor = stored[name]
+        if tensor.shape != place.shape:
+            raise UserError(f"{tensor.file}: tensor {name} has shape {tensor.shape}, the config asks for {place.shape}")
+        if tensor.dtype not in _DTYPES:
+            raise UserError(f"{tensor.file}: tensor {name} has dtype {tensor.dtype}, accepted are {', '.join(_DTYPES)}")
+    tied_head = {HUGGING_FACE_NAMES["head"]} if config.tie_word_embeddings else set()
+    unexpected = sorted(name for name in stored.keys() - layout.keys() - tied_head if not _IGNORED.fullmatch(name))
+    if unexpected:
+        tensor = stored[unexpected[0]]
+        raise UserError(
+            f"{tensor.file}: unexpected tensor {unexpected[0]} of shape {tensor.shape}{and_more(unexpected)}"
+        )
+
+
+def _load_parameter(
+    stored: Mapping[str, StoredTensor], name: str, abstract: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
+) -> jax.Array:
+    """One parameter; devices that hold the same share of it get it from one reading."""
+    holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
+    for device, index in sharding.addressable_devices_indices_map(abstract.shape).items():
+        bounds = tuple(part.indices(size)[:2] for part, size in zip(index, abstract.shape, strict=True))
+        holders.setdefault(bounds, []).append(device)
+    shards = []
+    for bounds, devices in holders.items():
+        buffer = np.empty([stop - start for start, stop in bounds], abstract.dtype)
+        if "{}" in name:
+            for layer, row in zip(range(*bounds[0]), buffer, strict=True):
+                _read(stored, name.format(layer), bounds[1:], row)
         else:
-            files = ["model.safetensors"]
-        missing = [name for name in files if not (folder / name).is_file()]
-        if missing:
-            raise UserError(f"{folder}: {missing[0]} is missing")
-        self._files = [folder / name for name in files]
+            _read(stored, name, bounds, buffer)
+        # Waits, so that the buffer is free before the next one is made.
+        shards += jax.block_until_ready([jax.device_put(buffer, device) for device in devices])
+    return jax.make_array_from_single_device_arrays(abstract.shape, sharding, shards)
 
-    def __enter__(self) -> "_Checkpoint":
-        from safetensors import SafetensorError, safe_open
 
-        self._where = {}
-        for file in self._files:
-            try:
-                handle = safe_open(file, framework="numpy")
-            except SafetensorError as error:
-                raise UserError(f"{file} is not a whole safetensors file ({error})") from error
-            self._where |= dict.fromkeys(handle.keys(), handle)
-        return self
+def _read(stored: Mapping[str, StoredTensor], name: str, bounds: Sequence[tuple[int, int]], target: np.ndarray) -> None:
+    """Converts the part of a tensor within `bounds` (start and stop on each axis) into `target`, chunk by chunk."""
+    from safetensors import safe_open
 
-    def __exit__(self, *_: object) -> None:
-        self._where = {}
-
-    @property
-    def names(self) -> set[str]:
-        return set(self._where)
-
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        if name not in self._where:
-            raise UserError(f"{self.folder}: tensor {name} of shape {shape} is missing")
-        tensor = self._where[name].get_tensor(name)
-        if tensor.shape != shape:
-            raise UserError(f"{self.folder}: tensor {name} has shape {tensor.shape}, the config asks for {shape}")
-        return tensor.astype(np.float32)
+    file, shape, _ = stored[name]
+    (first, stop), *others = bounds
+    rows = max(1, _CHUNK_BYTES // (4 * int(np.prod(shape[1:], dtype=np.int64))))
+    for start in range(first, stop, rows):
+        end = min(start + rows, stop)
+        # Opened for each chunk: the file is mapped, and what was read of it counts as memory until it is closed.
+        with safe_open(file, framework="numpy") as handle:
+            part = handle.get_slice(name)[(slice(start, end), *(slice(*bound) for bound in others))]
+            target[start - first : end - first] = part
 
 
 def hugging_face_tensors(
     config: ModelConfig, read: Callable[[str, int | None], np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """(tensor name, array) of a whole checkpoint, from a reader of (our parameter name, layer)."""
-    for name, tensor_name in HUGGING_FACE_NAMES.items():
-        if name == "head" and config.tie_word_embeddings:
-            continue
-        for layer in range(config.num_layers) if "{}" in tensor_name else [None]:
-            yield tensor_name.format(layer), read(name, layer)
+    for name, place in checkpoint_layout(config).items():
+        yield name, read(place.parameter, place.layer)
