@@ -13,13 +13,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments.command import parse, print_json, run
-from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import evaluate
-from rlvr_jax.models import abstract_params, load_params, param_shardings
+from rlvr_jax.models import load_params
 from rlvr_jax.reports import evaluation_summary, evaluation_table
 from rlvr_jax.sharding import MeshShape
 from rlvr_jax.tasks import PromptFormat
-from rlvr_jax.training import Checkpoints, TrainConfig, prepare, run_config
+from rlvr_jax.training import TrainConfig, prepare, restore_policy, run_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,17 +63,7 @@ def main() -> None:
     setup = prepare(config)
     model, mesh = setup.model, setup.mesh
     if is_run:
-        import jax
-
-        shapes = jax.tree.map(
-            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            abstract_params(model.config),
-            param_shardings(model.config, mesh),
-        )
-        if not (run_folder / "checkpoints").is_dir():
-            raise UserError(f"{arguments.model!r} holds no checkpoints")
-        with Checkpoints(run_folder) as checkpoints:
-            params = checkpoints.restore_params(shapes)
+        params, _ = restore_policy(run_folder, model, mesh)
     else:
         params = load_params(model.folder, model.config, mesh)
 

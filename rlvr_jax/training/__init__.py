@@ -3,8 +3,8 @@
 from rlvr_jax.training.batch import make_batch
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.config import TrainConfig
-from rlvr_jax.training.run import RunResult, Setup, prepare, read_result, run_config, train
-from rlvr_jax.training.state import TrainState, init_state, make_optimizer
+from rlvr_jax.training.run import RunResult, Setup, prepare, read_result, restore_policy, run_config, train
+from rlvr_jax.training.state import TrainState, init_state, make_optimizer, policy_params
 from rlvr_jax.training.update import UpdateSettings, loss_and_gradients, update
 
 __all__ = [
@@ -18,8 +18,10 @@ __all__ = [
     "loss_and_gradients",
     "make_batch",
     "make_optimizer",
+    "policy_params",
     "prepare",
     "read_result",
+    "restore_policy",
     "run_config",
     "train",
     "update",

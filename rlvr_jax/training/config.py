@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvr_jax.errors import UserError
+from rlvr_jax.models import LoraSettings
 from rlvr_jax.objectives import KL, OBJECTIVES, Objective, Overlong, losses, named_objective, using
 from rlvr_jax.objectives.kl import Estimator
 from rlvr_jax.sharding import MeshShape
@@ -62,6 +63,16 @@ class TrainConfig:
     remat: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations."""
 
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of activations and matrix products; weights, optimizer, norms and softmax are float32. On CPU that is faster."""
+
+    lora_rank: int = 0
+    """Rank of low-rank adapters (LoRA), which alone are trained and kept; 0: all weights are."""
+    lora_alpha: float = 128.0
+    """An adapter counts lora_alpha / lora_rank."""
+    lora_targets: tuple[str, ...] = LoraSettings.targets
+    """The weights that have adapters."""
+
     learning_rate: float = 1e-5
     warmup_steps: int = 5
     weight_decay: float = 0.0
@@ -95,6 +106,7 @@ class TrainConfig:
             "rollouts_per_step": 1,
             "updates_per_rollout": 1,
             "micro_batches": 1,
+            "lora_rank": 0,
             "warmup_steps": 0,
             "weight_decay": 0.0,
             "kl_coefficient": 0.0,
@@ -120,6 +132,10 @@ class TrainConfig:
         for name in ("max_new_tokens", "max_prompt_tokens"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is 1 or more")
+        try:
+            LoraSettings(self.lora_rank or 1, self.lora_alpha, self.lora_targets)
+        except UserError as error:
+            raise UserError(f"lora_{error}") from None
         if self.seed >= 2**32:
             raise UserError(f"seed is {self.seed}, accepted is less than 2**32")
         try:
@@ -148,6 +164,11 @@ class TrainConfig:
             overlong = Overlong(self.max_new_tokens, self.overlong_cache)
         drop_truncated = self.drop_truncated or objective.drop_truncated
         return dataclasses.replace(objective, loss=loss, overlong=overlong, drop_truncated=drop_truncated)
+
+    @property
+    def lora(self) -> LoraSettings | None:
+        """The adapters that are trained, None when all weights are."""
+        return LoraSettings(self.lora_rank, self.lora_alpha, self.lora_targets) if self.lora_rank else None
 
     @property
     def folder(self) -> Path:

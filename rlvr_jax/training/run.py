@@ -11,10 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, Roller, evaluate
-from rlvr_jax.models import Model, abstract_params, load_params, open_model, param_shardings
+from rlvr_jax.models import (
+    LoraSettings,
+    Model,
+    abstract_params,
+    init_adapters,
+    load_params,
+    open_model,
+    param_shardings,
+)
+from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
 from rlvr_jax.records import Batch
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.starvation import degeneracy, zero_advantage_share
@@ -26,7 +36,14 @@ from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.progress import RunProgress
 from rlvr_jax.training.run_folder import RunFolder, read_jsonl
-from rlvr_jax.training.state import OptimizerSettings, TrainState, abstract_state, init_state, make_optimizer
+from rlvr_jax.training.state import (
+    OptimizerSettings,
+    TrainState,
+    abstract_state,
+    init_state,
+    make_optimizer,
+    policy_params,
+)
 from rlvr_jax.training.update import UpdateSettings, update
 
 
@@ -68,6 +85,7 @@ def prepare(config: TrainConfig) -> Setup:
                 f"(data x fsdp = {shards} device shares, micro_batches = {config.micro_batches})"
             )
     model = open_model(config.model)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))
     param_shardings(model.config, mesh)
     task = make_task(config.task, config.data, config.prompt_format)
     encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
@@ -97,7 +115,7 @@ def train(
     model, mesh, roller = setup.model, setup.mesh, setup.roller
     objective = config.resolved_objective
     settings = UpdateSettings(
-        model.config, objective.loss, _optimizer_settings(config), config.micro_batches, config.remat
+        model.config, objective.loss, _optimizer_settings(config), config.micro_batches, config.remat, config.lora
     )
     max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
     evaluation_settings = {
@@ -112,7 +130,8 @@ def train(
         state = _first_state(config, setup, checkpoints)
         done, cursor = int(state.step), int(state.cursor)
         folder.rewind(done)
-        reference = load_params(model.folder, model.config, mesh) if config.kl_coefficient else None
+        needs_reference = config.kl_coefficient or config.lora
+        reference = load_params(model.folder, model.config, mesh) if needs_reference else None
         temperature = jnp.float32(config.temperature)
 
         with RunProgress(name, config.steps, done) as progress:
@@ -122,7 +141,7 @@ def train(
             def evaluate_at(step: int, known: Evaluation | None = None) -> None:
                 result = known or evaluate(
                     roller,
-                    state.params,
+                    policy_params(state.params, reference, config.lora),
                     **evaluation_settings,
                     progress=lambda done: progress.evaluating(done, config.evaluation_questions),
                 )
@@ -135,17 +154,17 @@ def train(
                 evaluate_at(0, before)
             for step in range(done + 1, config.steps + 1):
                 started, compiled = time.perf_counter(), compilations()
-                roll = functools.partial(
-                    roller,
-                    state.params,
-                    seed=config.seed,
-                    step=step,
-                    samples=config.samples_per_prompt,
-                    max_new_tokens=max_new_tokens,
-                    temperature=config.temperature,
-                )
+                # Joined weights are bound to no name, so that they are gone when the update needs the memory.
                 collected = collect(
-                    roll,
+                    functools.partial(
+                        roller,
+                        policy_params(state.params, reference, config.lora),
+                        seed=config.seed,
+                        step=step,
+                        samples=config.samples_per_prompt,
+                        max_new_tokens=max_new_tokens,
+                        temperature=config.temperature,
+                    ),
                     lambda place: roller.task.row("train", place, config.seed),
                     cursor,
                     prompts=config.prompts_per_step,
@@ -211,14 +230,19 @@ def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:
 def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) -> TrainState:
     """From the latest checkpoint, or from the model's own weights."""
     optimizer = make_optimizer(_optimizer_settings(config))
-    model, mesh = setup.model, setup.mesh
+    model, mesh, lora = setup.model, setup.mesh, config.lora
     start = config.resolved_objective.start
     memory = None if start is None else start()
     if checkpoints.latest_step is not None:
-        like = abstract_state(model.config, optimizer, abstract_params(model.config), mesh, memory)
-        return checkpoints.restore(like)
-    params = load_params(model.folder, model.config, mesh)
-    return init_state(params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh, objective=memory)
+        shapes = abstract_adapters(model.config, lora) if lora else abstract_params(model.config)
+        return checkpoints.restore(abstract_state(model.config, optimizer, shapes, mesh, memory, lora))
+    if lora:
+        params = init_adapters(model.config, lora, config.seed)
+    else:
+        params = load_params(model.folder, model.config, mesh)
+    return init_state(
+        params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh, objective=memory, lora=lora
+    )
 
 
 def _batch_metrics(collected: Collected, batch: Batch) -> dict[str, Any]:
@@ -248,3 +272,25 @@ def run_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{str(path)!r} is not a run folder: it has no run.json")
     return json.loads(file.read_text())
+
+
+def restore_policy(path: Path, model: Model, mesh: Mesh) -> tuple[PyTree, int]:
+    """A run's policy from its latest checkpoint and the step of that; adapters are joined with the weights of `model`.
+
+    Raises UserError when the folder holds no run or no checkpoint.
+    """
+    known = run_config(path)
+    lora = None
+    if known.get("lora_rank"):
+        lora = LoraSettings(known["lora_rank"], known["lora_alpha"], tuple(known["lora_targets"]))
+    if lora:
+        shapes, shardings = abstract_adapters(model.config, lora), adapter_shardings(model.config, lora, mesh)
+    else:
+        shapes, shardings = abstract_params(model.config), param_shardings(model.config, mesh)
+    if not (path / "checkpoints").is_dir():
+        raise UserError(f"{str(path)!r} holds no checkpoints")
+    like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
+    with Checkpoints(path) as checkpoints:
+        trained, step = checkpoints.restore_params(like), checkpoints.latest_step
+    base = load_params(model.folder, model.config, mesh) if lora else None
+    return policy_params(trained, base, lora), step

@@ -10,7 +10,8 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Int, PyTree, UInt32
 
-from rlvr_jax.models import ModelConfig, param_shardings
+from rlvr_jax.models import LoraSettings, ModelConfig, adapted, param_shardings
+from rlvr_jax.models.lora import adapter_shardings
 from rlvr_jax.records import AnyArray, record
 from rlvr_jax.sharding import named_sharding
 
@@ -22,6 +23,7 @@ class TrainState:
     step: Int[AnyArray, ""]
     """Rollout steps done."""
     params: PyTree
+    """What is trained: the policy's parameters, or adapters of frozen ones (see `policy_params`)."""
     optimizer: PyTree
     seed: UInt32[AnyArray, ""]
     """The base key: all sampling noise and the order of prompts follow from it and the step."""
@@ -63,7 +65,8 @@ def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
     schedule = optax.schedules.linear_schedule(settings.learning_rate / warmup, settings.learning_rate, warmup - 1)
 
     def decayed(params: PyTree) -> PyTree:
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key != "scale", params)
+        undecayed = ("scale", "bias")
+        return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.endswith(undecayed), params)
 
     return optax.chain(
         clip_by_global_norm(settings.max_gradient_norm),
@@ -71,12 +74,22 @@ def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
     )
 
 
+def policy_params(trained: PyTree, base: PyTree, lora: LoraSettings | None) -> PyTree:
+    """The policy's parameters: `trained` itself, or with `lora` the frozen `base` joined with the trained adapters."""
+    return trained if lora is None else adapted(base, trained, lora)
+
+
 def state_shardings(
-    config: ModelConfig, optimizer: optax.GradientTransformation, params: PyTree, objective: PyTree, mesh: Mesh
+    config: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    params: PyTree,
+    objective: PyTree,
+    mesh: Mesh,
+    lora: LoraSettings | None,
 ) -> TrainState:
     """The sharding of every leaf of a state; moments live where their weights do, all the rest everywhere."""
     replicated = named_sharding(mesh)
-    of_params = param_shardings(config, mesh)
+    of_params = param_shardings(config, mesh) if lora is None else adapter_shardings(config, lora, mesh)
     of_optimizer = optax.tree_utils.tree_map_params(
         optimizer,
         lambda _, sharding: sharding,
@@ -108,12 +121,13 @@ def init_state(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     objective: PyTree = None,
+    lora: LoraSettings | None = None,
 ) -> TrainState:
     """The state before the first step. Takes over `params`; do not use them afterwards.
 
-    `objective` is the first state of an objective that remembers.
+    `objective` is the first state of an objective that remembers. With `lora`, `params` are its adapters.
     """
-    shardings = state_shardings(config, optimizer, params, objective, mesh)
+    shardings = state_shardings(config, optimizer, params, objective, mesh, lora)
     build = jax.jit(lambda p, seed, o: _new_state(p, seed, o, optimizer), out_shardings=shardings)
     return build(params, np.uint32(seed), objective)
 
@@ -124,9 +138,10 @@ def abstract_state(
     params: PyTree,
     mesh: Mesh,
     objective: PyTree = None,
+    lora: LoraSettings | None = None,
 ) -> Any:
     """Shapes, types and shardings of a state, to restore one into; `params` may be abstract."""
-    shardings = state_shardings(config, optimizer, params, objective, mesh)
+    shardings = state_shardings(config, optimizer, params, objective, mesh, lora)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         _shapes(optimizer, params, objective),

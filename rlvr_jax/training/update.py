@@ -9,12 +9,12 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from rlvr_jax.models import ModelConfig, token_log_probabilities
+from rlvr_jax.models import LoraSettings, ModelConfig, token_log_probabilities
 from rlvr_jax.objectives import Loss, kl
 from rlvr_jax.objectives.losses import aggregate, weighted_mean
 from rlvr_jax.records import AnyArray, Batch
 from rlvr_jax.sharding import batch_shards
-from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, state_shardings
+from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, policy_params, state_shardings
 
 Metrics = dict[str, Array]
 
@@ -28,6 +28,7 @@ class UpdateSettings:
     optimizer: OptimizerSettings
     micro_batches: int = 1
     remat: bool = False
+    lora: LoraSettings | None = None
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "mesh"), donate_argnames="state")
@@ -43,9 +44,10 @@ def update(
 ) -> tuple[TrainState, Metrics]:
     """One optimiser step on one batch; `state` is donated. `step` and `cursor` are the loop's to advance.
 
-    P must be a multiple of batch shards times micro-batches. `reference` are the parameters of the reference policy of
-    a KL in the loss, `None` without one. The loss's denominator is that of the whole batch, so micro-batches and
-    device shares give the same gradient as one piece.
+    P must be a multiple of batch shards times micro-batches. `reference` are the parameters of the initial policy: the
+    reference of a KL in the loss, and with LoRA the weights that the adapters in `state` belong to; `None` without
+    either. The loss's denominator is that of the whole batch, so micro-batches and device shares give the same gradient
+    as one piece.
     """
     optimizer = make_optimizer(settings.optimizer)
     loss, metrics, gradients = loss_and_gradients(
@@ -54,7 +56,7 @@ def update(
     updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
     updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
     updated = jax.lax.with_sharding_constraint(
-        updated, state_shardings(settings.model, optimizer, state.params, state.objective, mesh)
+        updated, state_shardings(settings.model, optimizer, state.params, state.objective, mesh, settings.lora)
     )
     return updated, {"loss": loss, "gradient_norm": optax.tree.norm(gradients)} | metrics
 
@@ -78,7 +80,8 @@ def loss_and_gradients(
 
     def piece_loss(params: PyTree, piece: Batch) -> tuple[Array, Metrics]:
         rollouts = piece.rollouts
-        log_probabilities = log_probabilities_of(params, prefix, piece.prompts, rollouts.tokens, temperature)
+        policy = policy_params(params, reference, settings.lora)
+        log_probabilities = log_probabilities_of(policy, prefix, piece.prompts, rollouts.tokens, temperature)
         reference_log_probabilities = None
         if settings.loss.kl_in_loss:
             reference_log_probabilities = jax.lax.stop_gradient(

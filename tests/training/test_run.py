@@ -243,6 +243,14 @@ def test_dynamic_sampling_takes_more_prompts_until_enough_groups_are_mixed(confi
     assert_same_run(result.folder, continued.folder, setup)
 
 
+def test_bfloat16_computes_beside_float32_weights(config, setup):
+    rounded = elsewhere(config, "rounded", compute_dtype="bfloat16", steps=2, evaluate_every=0, checkpoint_every=0)
+    result = train(rounded, prepare(rounded))
+    assert all(np.isfinite(value) for line in result.metrics for value in line.values())
+    # Sampler and trainer round differently; how much is measured at every step.
+    assert 1e-5 < result.metrics[0]["sampler_difference_max"] < 0.5
+
+
 def test_kl_in_the_reward_and_overlong_penalty(config, setup):
     changed = elsewhere(
         config,
