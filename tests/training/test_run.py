@@ -186,9 +186,6 @@ NOT_IN_THE_LOOP = {"greedy_rewards", "divergence"}
 TRAINABLE = [name for name, objective in OBJECTIVES.items() if not NOT_IN_THE_LOOP & set(objective.needs)]
 
 
-gradients_of = jax.jit(loss_and_gradients, static_argnames=("settings", "rows"))
-
-
 @pytest.fixture(scope="module")
 def rolled(config, setup):
     params = load_params(setup.model.folder, setup.model.config, setup.mesh)
@@ -196,17 +193,40 @@ def rolled(config, setup):
     return params, setup.roller(params, rows, seed=0, step=1, samples=4, max_new_tokens=5, temperature=1.0)
 
 
-@pytest.mark.parametrize("name", TRAINABLE)
-def test_every_objective_that_needs_no_more_than_rollouts_updates_the_policy(name, setup, rolled):
-    """It goes through the update and stays finite; the numbers are checked where the functions are."""
-    params, graded = rolled
-    objective = OBJECTIVES[name]
-    optimizer = OptimizerSettings(1e-3, 1, 0.0, 0.9, 0.95, 1.0)
+def batch_for(objective, graded):
     rewards = (np.arange(32).reshape(8, 4) % 5 == 0).astype(np.float32)
     memory = None if objective.start is None else objective.start()
-    batch, _ = make_batch(graded.prompts, graded.rollouts, rewards, None, memory, objective=objective)
-    settings = UpdateSettings(setup.model.config, objective.loss, optimizer)
-    arguments = (params, batch, setup.roller.prefix, jnp.float32(1.0), None)
+    return make_batch(graded.prompts, graded.rollouts, rewards, None, memory, objective=objective)[0]
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_every_objective_that_needs_no_more_than_rollouts_has_a_gradient(name, rolled):
+    """On real rollouts, with respect to their log-probabilities; the numbers are checked where the functions are."""
+    _, graded = rolled
+    batch = batch_for(OBJECTIVES[name], graded)
+    log_probabilities = batch.rollouts.log_probabilities
+
+    @jax.jit
+    def gradient(new):
+        def loss(new):
+            total, weight = OBJECTIVES[name].loss(
+                new, log_probabilities, batch.advantages, batch.loss_mask, rewards=batch.rewards
+            )
+            return total / weight
+
+        return jax.grad(loss)(new)
+
+    assert 0 < float(jnp.linalg.norm(gradient(log_probabilities))) < np.inf
+
+
+@pytest.mark.parametrize("name", ["real", "c2gspg", "rl_zvp"])
+def test_objectives_with_other_inputs_go_through_the_update(name, setup, rolled):
+    """Rewards as labels, and advantages that differ by token."""
+    params, graded = rolled
+    optimizer = OptimizerSettings(1e-3, 1, 0.0, 0.9, 0.95, 1.0)
+    settings = UpdateSettings(setup.model.config, OBJECTIVES[name].loss, optimizer)
+    arguments = (params, batch_for(OBJECTIVES[name], graded), setup.roller.prefix, jnp.float32(1.0), None)
+    gradients_of = jax.jit(loss_and_gradients, static_argnames=("settings", "rows"))
     loss, metrics, gradients = gradients_of(*arguments, settings=settings, rows=8)
     assert np.isfinite([float(loss), *map(float, metrics.values())]).all()
     assert 0 < float(optax.tree.norm(gradients)) < np.inf
