@@ -17,12 +17,16 @@ install_import_hook("rlvr_jax", "beartype.beartype(conf=beartype.BeartypeConf(is
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from experiments.command import run
 from rlvr_jax.models import Model, ModelConfig, abstract_params, init_params, open_model
 from rlvr_jax.records import Prompts
 from rlvr_jax.sharding import MeshShape, make_mesh
@@ -131,3 +135,24 @@ def untied(params):
     config = dataclasses.replace(TINY, tie_word_embeddings=False)
     head = init_params(config, seed=2)["head"]
     return config, {**params, "head": head * 5}
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """(exit status, standard output, standard error) of a command's module, called with arguments."""
+    # Commands restart themselves for huge pages; within a test process they must not.
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+
+    def invoke(module, *arguments):
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            run(module.main)
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return invoke
+
+
+def relative(a, b):
+    """Norm of the difference over the norm, over whole trees."""
+    return float(optax.tree.norm(jax.tree.map(jnp.subtract, a, b)) / optax.tree.norm(b))

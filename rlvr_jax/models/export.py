@@ -1,9 +1,10 @@
 """Weights out: parameters to a folder that transformers, vLLM and `load_params` read."""
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,24 @@ def check_new_folder(folder: Path) -> None:
         raise UserError(f"output is {str(folder)!r}: a file is there, accepted is a new folder")
 
 
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into that takes the place of `folder` at the end; nothing is left of it after an error.
+
+    Raises UserError unless `folder` is new or empty.
+    """
+    folder = folder.absolute()
+    check_new_folder(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    scratch.mkdir()
+    try:
+        yield scratch
+        os.replace(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def export_model(
     model: Model, params: Params, folder: Path, *, shard_bytes: float = 5e9, dtype: Dtype = "bfloat16"
 ) -> tuple[Path, ...]:
@@ -50,18 +69,13 @@ def export_model(
     to nearest even. The folder appears whole or not at all. Raises UserError when it is there and not empty, when
     `shard_bytes` is not positive, or when a parameter is missing or has another shape than the config asks for.
     """
-    folder = folder.absolute()
-    check_new_folder(folder)
     if not shard_bytes > 0:
         raise UserError(f"shard_bytes is {shard_bytes}: accepted is a positive number")
     leaves = _leaves(model, params)
     layout = checkpoint_layout(model.config)
     shards = _shards(layout, jnp.dtype(dtype).itemsize, shard_bytes)
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    scratch.mkdir()
-    try:
+    with new_folder(folder) as scratch:
         names = _write_shards(scratch, leaves, layout, shards, jnp.dtype(dtype))
         _write_config(scratch, model, dtype)
         for name in _TOKENIZER_FILES:
@@ -69,10 +83,7 @@ def export_model(
                 shutil.copyfile(model.folder / name, scratch / name)
         for name in names:  # which safetensors lets only their owner read, where a server may be another user
             (scratch / name).chmod((scratch / "config.json").stat().st_mode)
-        os.replace(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return tuple(folder / name for name in names)
+    return tuple(folder.absolute() / name for name in names)
 
 
 def _leaves(model: Model, params: Params) -> dict[str, jax.Array]:

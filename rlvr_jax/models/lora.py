@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Params, abstract_params, logical_axes
+from rlvr_jax.models.export import new_folder
 from rlvr_jax.models.weights import checkpoint_layout
 from rlvr_jax.sharding import named_sharding
 
@@ -126,7 +127,10 @@ def _joined(
 
 
 def save_adapters(folder: Path, adapters: PyTree, config: ModelConfig, settings: LoraSettings, base: str) -> None:
-    """Writes a folder that PEFT reads (`PeftModel.from_pretrained`); `base` names the model that is adapted."""
+    """Writes a folder that PEFT reads (`PeftModel.from_pretrained`); `base` names the model that is adapted.
+
+    The folder appears whole or not at all. Raises UserError when it is there and not empty.
+    """
     from safetensors.numpy import save_file
 
     flat = flatten_dict(jax.device_get(adapters), sep=".")
@@ -150,9 +154,9 @@ def save_adapters(folder: Path, adapters: PyTree, config: ModelConfig, settings:
         "use_rslora": False,
         "use_dora": False,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    (folder / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    with new_folder(folder) as scratch:
+        save_file(tensors, scratch / "adapter_model.safetensors", metadata={"format": "pt"})
+        (scratch / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
 
 
 def _peft_name(module: str, factor: str) -> str:

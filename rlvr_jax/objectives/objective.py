@@ -149,6 +149,15 @@ class Objective:
     source: str = dataclasses.field(default="", compare=False)
     """Paper or repository."""
 
+    def __post_init__(self) -> None:
+        shapes = self.overlong is not None or self.loss.kl_in_reward
+        function = _function(self.advantage)
+        # Where rewards are traced nothing else would stop them from being read as wrong answers.
+        if shapes and getattr(function, "accepts", None) == "binary":
+            raise UserError(
+                f"{function.__name__} takes rewards of 0 and 1: neither an overlong penalty nor a KL in the reward fits"
+            )
+
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the signals that must be there, besides `rewards`."""

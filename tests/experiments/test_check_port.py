@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,28 +9,8 @@ import numpy as np
 import pytest
 
 from experiments import check_port, export
-from experiments.command import run
 from rlvr_jax.models import load_params, open_model
 from rlvr_jax.training import Checkpoints, TrainState
-
-
-@pytest.fixture(autouse=True)
-def _no_restart(monkeypatch):
-    monkeypatch.setenv("GLIBC_TUNABLES", "")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """(exit status, standard output, standard error) of a command."""
-
-    def invoke(module, *arguments):
-        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            run(module.main)
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return invoke
 
 
 def test_the_port_passes(call, tiny_model):

@@ -1,38 +1,16 @@
 """Command lines end to end on the tiny model: output, exit status, and one line for each mistake."""
 
 import json
-import sys
 
 import pytest
 
 from experiments import benchmark, compare, evaluate, objectives, show_prompts
 from experiments import train as train_command
-from experiments.command import run
 from rlvr_jax import OBJECTIVES
 
 TINY_RUN = (
     "--steps", "2", "--evaluate-every", "0", "--evaluation-questions", "16", "--evaluation-batch", "16"
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _no_restart(monkeypatch):
-    """Commands restart themselves for huge pages; within a test process they must not."""
-    monkeypatch.setenv("GLIBC_TUNABLES", "")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """(exit status, standard output, standard error) of a command."""
-
-    def invoke(module, *arguments):
-        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            run(module.main)
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return invoke
 
 
 def test_compare_prints_table_json_and_figure(call, tiny_model, tmp_path):

@@ -4,35 +4,13 @@ import csv
 import io
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from experiments import starvation
-from experiments.command import run
 from rlvr_jax.starvation import beta_binomial_degeneracy, degeneracy_at
-
-
-@pytest.fixture(autouse=True)
-def _no_restart(monkeypatch):
-    """Commands restart themselves for huge pages; within a test process they must not."""
-    monkeypatch.setenv("GLIBC_TUNABLES", "")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """(exit status, standard output, standard error) of the command."""
-
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["starvation", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            run(starvation.main)
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return invoke
 
 
 @pytest.fixture
@@ -56,7 +34,7 @@ def test_table_json_and_figure_agree_with_the_library(call, write_log, tmp_path)
     n = np.array([8] * 400 + [3] * 5)
     c = generator.binomial(n, generator.beta(0.205, 0.615, n.size))
     log = write_log(n, c)
-    code, out, err = call(log, "--json")
+    code, out, err = call(starvation, log, "--json")
     assert (code, err) == (0, "")
     summary = json.loads(out.splitlines()[-1])
     assert (summary["prompts"], summary["prompts_left_out"], summary["samples"]) == (400, 5, 3200)
@@ -73,7 +51,7 @@ def test_table_json_and_figure_agree_with_the_library(call, write_log, tmp_path)
     assert summary["figure"] == str(tmp_path / "rewards_starvation.png")
     assert (tmp_path / "rewards_starvation.png").read_bytes().startswith(b"\x89PNG")
 
-    code, out, _ = call(write_log(n, c, "rewards.csv"), "--group-size", "8", "--output", tmp_path / "f.svg")
+    code, out, _ = call(starvation, write_log(n, c, "rewards.csv"), "--group-size", "8", "--output", tmp_path / "f.svg")
     assert code == 0
     assert (tmp_path / "f.svg").read_text().startswith("<?xml")
     assert "5 prompts left out: fewer than 8 samples" in " ".join(out.split())
@@ -103,7 +81,7 @@ def table_text(summary):
     ids=["wrong", "right", "all-or-none", "alike", "one prompt", "unequal"],
 )
 def test_edges_give_strict_json_and_a_figure(call, write_log, n, c):
-    code, out, _ = call(write_log(n, c), "--json")
+    code, out, _ = call(starvation, write_log(n, c), "--json")
     assert code == 0
 
     def refuse(name):
@@ -124,7 +102,7 @@ def test_mistakes_end_in_one_line(call, write_log, tmp_path):
         ((log, "--output", tmp_path / "a.jpg"), "accepted are files that end in .png, .pdf, .svg"),
         ((log, "--output", tmp_path / "no" / "a.png"), "accepted is a file in a folder that exists"),
     ]:
-        code, out, err = call(*arguments)
+        code, out, err = call(starvation, *arguments)
         assert (code, out) == (2, ""), err
         assert said in err
         assert err.count("\n") == 1

@@ -9,6 +9,7 @@ import torch
 import transformers
 from conftest import read
 
+from experiments import check_port
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import load_params, open_model
 from rlvr_jax.models.embedded import embedded_gguf
@@ -17,18 +18,7 @@ from rlvr_jax.tasks import PromptEncoder, make_task
 
 NAME = "smollm2-135m-instruct"
 
-PROMPTS = [
-    "82 + 18 = 100\n7 - 1 = 6\n93 - 70 = 23\n36 - 22 = 14\n36 * 4 =",
-    "The capital of France is",
-    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "<|im_start|>user\nWhat is gravity?<|im_end|>\n<|im_start|>assistant\n",
-    "Es war einmal ein K\u00f6nig, der hatte",
-    "Question: Natalia sold 48 clips in April and half as many in May. How many in all?\nAnswer:",
-    "1 2 3 4 5 6 7 8",
-    "    leading   spaces\tand\ttabs",
-    "\u65e5\u672c\u8a9e\u306e\u6587\u7ae0 \U0001f600 mixed",
-    "She sells sea shells " * 12,
-]
+PROMPTS = [*check_port.PROMPTS, "1 2 3 4 5 6 7 8"]
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,13 @@ def test_kl_in_the_reward():
         objective.advantages(SIGNALS)
 
 
+def test_rewards_that_must_stay_binary_are_not_shaped():
+    for advantage in (advantages.negative_only, using(advantages.pass_at_k, k=2)):
+        for change in ({"overlong": Overlong(3, 2)}, {"loss": Loss(kl=KL(0.1, "k1", "reward"))}):
+            with pytest.raises(UserError, match="takes rewards of 0 and 1: neither an overlong penalty"):
+                Objective(advantage, **change)
+
+
 def test_which_samples_count():
     truncated = np.array([[False, True, False, False], [True, False, False, False]])
     np.testing.assert_array_equal(informative(REWARDS), [True, False])

@@ -7,9 +7,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from conftest import PREFIX, TINY
+from conftest import PREFIX, TINY, relative
 
 from experiments import evaluate as evaluate_command
 from experiments.command import run
@@ -68,11 +67,6 @@ def batch(params, adapters, prompts):
     )
     rewards = jax.random.bernoulli(jax.random.key(3), 0.4, (8, 4)).astype(jnp.float32)
     return jax.device_get(make_batch(prompts, rollouts, rewards, None, None, objective=OBJECTIVES["sign"])[0])
-
-
-def relative(a, b):
-    """Norm of the difference over the norm, over whole trees."""
-    return float(optax.tree.norm(jax.tree.map(jnp.subtract, a, b)) / optax.tree.norm(b))
 
 
 def test_the_same_update_on_every_mesh(params, adapters, batch, one_device):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import PREFIX, TINY
+from conftest import PREFIX, TINY, relative
 
 from rlvr_jax.models import param_shardings, token_log_probabilities
 from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages
@@ -49,11 +49,6 @@ def batch(params, prompts):
 def with_rewards(batch, rewards, objective):
     rewards = jnp.asarray(rewards, jnp.float32)
     return jax.device_get(make_batch(batch.prompts, batch.rollouts, rewards, None, None, objective=objective)[0])
-
-
-def relative(a, b):
-    """Norm of the difference over the norm, over whole trees."""
-    return float(optax.tree.norm(jax.tree.map(jnp.subtract, a, b)) / optax.tree.norm(b))
 
 
 def first_state(params, mesh):

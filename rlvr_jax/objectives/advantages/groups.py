@@ -68,6 +68,7 @@ def advantage(*, accepts: Literal["finite", "binary"] = "finite", samples: int =
             settings = {name: value for name, value in inputs.items() if name not in arrays}
             return _compiled(arrays, formula=formula, settings=tuple(settings.items()))
 
+        public.accepts = accepts
         return public
 
     return decorate
