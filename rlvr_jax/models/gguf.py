@@ -1,6 +1,7 @@
 """GGUF files: turned once into a Hugging Face folder, which is then loaded like any other.
 
-Weights are dequantised to float32; the tokenizer is rebuilt from the file's own vocabulary and merges.
+Weights are dequantised to float32; the tokenizer is rebuilt from the file's own vocabulary and merges. A field or
+tensor that the reader does not know is refused by name: it may change what the others mean.
 """
 
 import hashlib
@@ -15,11 +16,14 @@ import numpy as np
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.models.cache import cache_folder
-from rlvr_jax.models.config import config_from_hugging_face
-from rlvr_jax.models.weights import hugging_face_tensors
+from rlvr_jax.models.config import ModelConfig, config_from_hugging_face
+from rlvr_jax.models.weights import checkpoint_layout
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the conversion changes, so that old conversions in the cache are left alone."""
+
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""`general.architecture`, which is also the `model_type`, and the class of transformers."""
 
 _GGUF_NAMES = {
     "embedding": "token_embd.weight",
@@ -28,6 +32,11 @@ _GGUF_NAMES = {
     "layers.attention.key": "blk.{}.attn_k.weight",
     "layers.attention.value": "blk.{}.attn_v.weight",
     "layers.attention.output": "blk.{}.attn_output.weight",
+    "layers.attention.query_bias": "blk.{}.attn_q.bias",
+    "layers.attention.key_bias": "blk.{}.attn_k.bias",
+    "layers.attention.value_bias": "blk.{}.attn_v.bias",
+    "layers.attention.query_norm.scale": "blk.{}.attn_q_norm.weight",
+    "layers.attention.key_norm.scale": "blk.{}.attn_k_norm.weight",
     "layers.mlp_norm.scale": "blk.{}.ffn_norm.weight",
     "layers.mlp.gate": "blk.{}.ffn_gate.weight",
     "layers.mlp.up": "blk.{}.ffn_up.weight",
@@ -36,13 +45,22 @@ _GGUF_NAMES = {
     "head": "output.weight",
 }
 
-_CONTROL_TOKEN = 3
+_VOCABULARY = ("tokens", "token_type", "merges")
+
+_CONTROL_TOKEN, _USER_DEFINED_TOKEN = 3, 4
+
+# Where Qwen's tokenizer cuts text before it merges bytes: English contractions, words with the sign before them, single
+# digits, runs of signs, line ends, other white space.
+_QWEN_PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def convert_gguf(file: Path) -> Path:
     """The Hugging Face folder of a GGUF file, made in the cache the first time.
 
-    Raises UserError when the file is not GGUF, or holds an architecture or tokenizer that is not supported.
+    Raises UserError when the file is not GGUF, or names the field or tensor that is missing or not supported.
     """
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -64,7 +82,7 @@ def convert_gguf(file: Path) -> Path:
 
 
 def _write(file: Path, folder: Path) -> None:
-    from gguf import GGUFReader, dequantize
+    from gguf import GGUFReader
     from safetensors.numpy import save_file
 
     try:
@@ -75,54 +93,84 @@ def _write(file: Path, folder: Path) -> None:
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     fields = _hugging_face_config(file, metadata, tied="output.weight" not in tensors)
     config = config_from_hugging_face(fields)
-
-    def read(name: str, layer: int | None) -> np.ndarray:
-        tensor_name = _GGUF_NAMES[name].format(layer)
-        if tensor_name not in tensors:
-            raise UserError(f"{file}: tensor {tensor_name} is missing")
-        tensor = tensors[tensor_name]
-        weight = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-        weight = weight.reshape(tuple(reversed([int(size) for size in tensor.shape])))
-        if name == "layers.attention.query":
-            return _half_split_rows(weight, config.num_heads)
-        if name == "layers.attention.key":
-            return _half_split_rows(weight, config.num_kv_heads)
-        return weight
-
-    save_file(dict(hugging_face_tensors(config, read)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(fields, indent=2))
     _write_tokenizer(file, metadata, folder)
+    save_file(
+        _hugging_face_tensors(file, tensors, config, fields["model_type"]),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    (folder / "config.json").write_text(json.dumps(fields, indent=2))
+
+
+def _hugging_face_tensors(
+    file: Path, tensors: dict[str, Any], config: ModelConfig, family: str
+) -> dict[str, np.ndarray]:
+    """Float32 weights by their Hugging Face names; every tensor of the file is used or refused."""
+    from gguf import dequantize
+
+    layout = checkpoint_layout(config)
+    sources = {name: _GGUF_NAMES[place.parameter].format(place.layer) for name, place in layout.items()}
+    if unknown := sorted(tensors.keys() - set(sources.values())):
+        raise UserError(f"{file}: tensor {unknown[0]} is not supported (nor are {len(unknown) - 1} more)")
+    weights = {}
+    for name, place in layout.items():
+        source = sources[name]
+        if source not in tensors:
+            raise UserError(f"{file}: tensor {source} is missing")
+        tensor = tensors[source]
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        if shape != place.shape:
+            raise UserError(f"{file}: tensor {source} has shape {shape}, the file's own fields ask for {place.shape}")
+        try:
+            weight = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
+        except NotImplementedError as error:
+            raise UserError(f"{file}: tensor {source} is of type {tensor.tensor_type.name}: {error}") from error
+        heads = {"layers.attention.query": config.num_heads, "layers.attention.key": config.num_kv_heads}
+        if family == "llama" and place.parameter in heads:
+            weight = _half_split_rows(weight, heads[place.parameter])
+        weights[name] = weight
+    return weights
 
 
 def _half_split_rows(weight: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp interleaves the two halves of each head's query and key rows; this puts them back apart."""
+    """llama.cpp interleaves the two halves of each Llama head's query and key rows; this puts them back apart."""
     return weight.reshape(heads, weight.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
 def _hugging_face_config(file: Path, metadata: dict[str, Any], *, tied: bool) -> dict[str, Any]:
+    """The `config.json` that the file's fields describe."""
+    if metadata.get("split.count", 1) > 1:
+        raise UserError(f"{file}: split.count is {metadata['split.count']}, this reader accepts a single file")
     architecture = metadata.get("general.architecture")
-    if architecture != "llama":
-        raise UserError(f"{file}: general.architecture is {architecture!r}, this port accepts 'llama'")
-    scaled = [name for name in metadata if name.startswith("llama.rope.scaling")]
-    if scaled:
+    if architecture not in _ARCHITECTURES:
         raise UserError(
-            f"{file}: {scaled[0]} is {metadata[scaled[0]]!r}, this reader accepts GGUF without rope scaling"
+            f"{file}: general.architecture is {architecture!r}, "
+            f"this port accepts {' or '.join(map(repr, _ARCHITECTURES))}"
         )
+    own = f"{architecture}."
+    unread = {name.removeprefix(own): value for name, value in metadata.items() if name.startswith(own)}
 
     def read(name: str) -> Any:
-        if f"llama.{name}" not in metadata:
-            raise UserError(f"{file}: llama.{name} is missing")
-        return metadata[f"llama.{name}"]
+        value = _required(file, metadata, f"{own}{name}")
+        del unread[name]
+        if isinstance(value, list):
+            raise UserError(f"{file}: {own}{name} is {value!r}, accepted is one number for all layers")
+        return value
 
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(metadata["tokenizer.ggml.tokens"]),
-        "hidden_size": read("embedding_length"),
+    hidden, heads = read("embedding_length"), read("attention.head_count")
+    head_dim = read("attention.key_length") if "attention.key_length" in unread else hidden // heads
+    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    ends = list(dict.fromkeys(end for end in ends if end is not None))
+    fields = {
+        "architectures": [_ARCHITECTURES[architecture]],
+        "model_type": architecture,
+        "vocab_size": len(_required(file, metadata, "tokenizer.ggml.tokens")),
+        "hidden_size": hidden,
         "intermediate_size": read("feed_forward_length"),
         "num_hidden_layers": read("block_count"),
-        "num_attention_heads": read("attention.head_count"),
+        "num_attention_heads": heads,
         "num_key_value_heads": read("attention.head_count_kv"),
+        "head_dim": head_dim,
         "max_position_embeddings": read("context_length"),
         "rope_theta": read("rope.freq_base"),
         # Stored as float32; written as the decimal it came from, as the original config has it.
@@ -130,27 +178,60 @@ def _hugging_face_config(file: Path, metadata: dict[str, Any], *, tied: bool) ->
         "hidden_act": "silu",
         "tie_word_embeddings": tied,
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         "torch_dtype": "float32",
     }
+    accepted = {
+        "vocab_size": fields["vocab_size"],
+        "attention.value_length": head_dim,
+        "attention.causal": True,
+        "rope.dimension_count": head_dim,
+        "rope.scaling.type": "none",
+        "expert_count": 0,
+        "expert_used_count": 0,
+    }
+    for name, value in unread.items():
+        if name not in accepted:
+            raise UserError(f"{file}: {own}{name} is {value!r}, this reader accepts files without it")
+        if value != accepted[name]:
+            raise UserError(f"{file}: {own}{name} is {value!r}, this reader accepts {accepted[name]!r}")
+    return fields
+
+
+def _required(file: Path, metadata: dict[str, Any], name: str) -> Any:
+    if name not in metadata:
+        raise UserError(f"{file}: {name} is missing")
+    return metadata[name]
 
 
 def _write_tokenizer(file: Path, metadata: dict[str, Any], folder: Path) -> None:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     kind = (metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre"))
-    if kind != ("gpt2", "smollm"):
-        raise UserError(f"{file}: tokenizer is {kind}, this reader accepts ('gpt2', 'smollm')")
-    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    if kind not in (("gpt2", "smollm"), ("gpt2", "qwen2")):
+        raise UserError(f"{file}: tokenizer is {kind}, this reader accepts ('gpt2', 'smollm') or ('gpt2', 'qwen2')")
+    for name in ("add_bos_token", "add_eos_token"):
+        if metadata.get(f"tokenizer.ggml.{name}"):
+            raise UserError(f"{file}: tokenizer.ggml.{name} is True, this reader accepts False")
+    tokens, types, merges = (_required(file, metadata, f"tokenizer.ggml.{name}") for name in _VOCABULARY)
+    merges = [tuple(merge.split(" ", 1)) for merge in merges]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    # Every digit is a token of its own in this family.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind[1] == "smollm")
+    if kind[1] == "smollm":
+        # Every digit is a token of its own in this family.
+        pieces = pre_tokenizers.Digits(individual_digits=True)
+    else:
+        tokenizer.normalizer = normalizers.NFC()
+        pieces = pre_tokenizers.Split(Regex(_QWEN_PIECES), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL_TOKEN]
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+
+    def of_type(wanted: int, *, special: bool) -> list[AddedToken]:
+        chosen = [token for token, number in zip(tokens, types, strict=True) if number == wanted]
+        return [AddedToken(token, special=special, normalized=False) for token in chosen]
+
+    tokenizer.add_special_tokens(of_type(_CONTROL_TOKEN, special=True))
+    tokenizer.add_tokens(of_type(_USER_DEFINED_TOKEN, special=False))
     tokenizer.save(str(folder / "tokenizer.json"))
 
     def token(name: str) -> str | None:
@@ -165,6 +246,6 @@ def _write_tokenizer(file: Path, metadata: dict[str, Any], folder: Path) -> None
         "unk_token": token("unknown"),
         "chat_template": metadata.get("tokenizer.chat_template"),
         "clean_up_tokenization_spaces": False,
-        "model_max_length": metadata["llama.context_length"],
+        "model_max_length": metadata[f"{metadata['general.architecture']}.context_length"],
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
