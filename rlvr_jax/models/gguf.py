@@ -49,6 +49,9 @@ _VOCABULARY = ("tokens", "token_type", "merges")
 
 _CONTROL_TOKEN, _USER_DEFINED_TOKEN = 3, 4
 
+_QWEN_END = "<|endoftext|>"
+"""In the generation config of every Qwen 2 to 3, alone or beside the end of a turn; GGUF has room for one of them."""
+
 # Where Qwen's tokenizer cuts text before it merges bytes: English contractions, words with the sign before them, single
 # digits, runs of signs, line ends, other white space.
 _QWEN_PIECES = (
@@ -159,12 +162,15 @@ def _hugging_face_config(file: Path, metadata: dict[str, Any], *, tied: bool) ->
 
     hidden, heads = read("embedding_length"), read("attention.head_count")
     head_dim = read("attention.key_length") if "attention.key_length" in unread else hidden // heads
+    tokens = _required(file, metadata, "tokenizer.ggml.tokens")
     ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    if architecture != "llama" and _QWEN_END in tokens:
+        ends.append(tokens.index(_QWEN_END))
     ends = list(dict.fromkeys(end for end in ends if end is not None))
     fields = {
         "architectures": [_ARCHITECTURES[architecture]],
         "model_type": architecture,
-        "vocab_size": len(_required(file, metadata, "tokenizer.ggml.tokens")),
+        "vocab_size": len(tokens),
         "hidden_size": hidden,
         "intermediate_size": read("feed_forward_length"),
         "num_hidden_layers": read("block_count"),

@@ -211,7 +211,7 @@ def test_a_head_size_of_its_own(write, one_device):
 def test_the_tokenizer_is_qwens(write, tokenizer):
     def add_template(fields, _):
         fields["tokenizer.chat_template"] = "{{ messages[0].content }}!"
-        fields["tokenizer.ggml.eot_token_id"] = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+        fields["tokenizer.ggml.eot_token_id"] = tokenizer.convert_tokens_to_ids("</think>")
 
     model = open_model(str(write("qwen2", change=add_template)[0]))
     for text in TEXTS:
@@ -222,7 +222,7 @@ def test_the_tokenizer_is_qwens(write, tokenizer):
             assert model.tokenizer.decode(encoded, **settings) == tokenizer.decode(encoded, **settings)
     assert "<think>" in model.tokenizer.decode(model.tokenizer.encode(TEXTS[-1]), skip_special_tokens=True)
     assert model.tokenizer.pad_token == "<|endoftext|>"
-    assert model.eos_token_ids == tuple(tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
+    assert model.eos_token_ids == tuple(tokenizer.convert_tokens_to_ids(["<|im_end|>", "</think>", "<|endoftext|>"]))
     assert model.tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi!"
 
 
