@@ -27,7 +27,7 @@ import optax
 import pytest
 
 from experiments.command import run
-from rlvr_jax.models import Model, ModelConfig, abstract_params, init_params, open_model
+from rlvr_jax.models import DeltaConfig, Model, ModelConfig, abstract_params, init_params, open_model
 from rlvr_jax.records import Prompts
 from rlvr_jax.sharding import MeshShape, make_mesh
 
@@ -45,6 +45,17 @@ TINY = ModelConfig(
 )
 """Two layers, grouped-query attention; every size differs from every other that it could be mixed up with."""
 
+HYBRID = {
+    "num_layers": 6,
+    "query_key_norm": True,
+    "partial_rotary_factor": 0.5,
+    "zero_centred_norms": True,
+    "output_gate": True,
+    "tie_word_embeddings": False,
+    "delta": DeltaConfig(block=3, key_heads=2, value_heads=4, key_dim=10, value_dim=6, taps=4),
+}
+"""What makes a Qwen3.5 of TINY: two blocks of two Gated DeltaNet layers and one of full attention."""
+
 PREFIX = np.array([5, 17, 3], np.int32)
 
 
@@ -54,11 +65,11 @@ def params():
     return jax.tree.map(lambda x: 5 * x if x.ndim > 2 else x, init_params(TINY, seed=1))
 
 
-def random_params(config, seed=0):
+def random_params(config, seed=0, deviation=0.1):
     """Every parameter random, norms and biases too, large enough that a wrong one is seen."""
     leaves, structure = jax.tree.flatten(abstract_params(config))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
-    values = [0.1 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    values = [deviation * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
 
     def positive(path, x):
         return 1.0 + x if path[-1].key == "scale" else x

@@ -1,7 +1,7 @@
-"""The Llama port: config and weights in, a pure forward pass over parameters."""
+"""The Llama and Qwen port: config and weights in, a pure forward pass over parameters."""
 
-from rlvr_jax.models.config import ModelConfig, RopeScaling, config_from_hugging_face
-from rlvr_jax.models.decoder import abstract_params, decoder, init_params, logical_axes
+from rlvr_jax.models.config import DeltaConfig, ModelConfig, RopeScaling, config_from_hugging_face
+from rlvr_jax.models.decoder import Remat, abstract_params, decoder, init_params, logical_axes
 from rlvr_jax.models.export import export_model
 from rlvr_jax.models.loading import Model, open_model
 from rlvr_jax.models.lora import LoraSettings, adapted, init_adapters, load_adapters, save_adapters
@@ -9,9 +9,11 @@ from rlvr_jax.models.tree import logits, token_log_probabilities
 from rlvr_jax.models.weights import load_params, param_shardings
 
 __all__ = [
+    "DeltaConfig",
     "LoraSettings",
     "Model",
     "ModelConfig",
+    "Remat",
     "RopeScaling",
     "abstract_params",
     "adapted",

@@ -2,29 +2,63 @@
 
 The modules describe each weight once: shape, initializer, logical axes. `decoder(config, params)` puts a
 parameter pytree into them for the length of a trace; nothing else holds state.
-Weights are stored `[out, in]`, as checkpoints store them: on CPU the product with few rows (decoding) is faster
-so, with many rows it makes no difference.
+
+Layers see a flat list of tokens. Which tokens meet, and what they remember of earlier ones, is the caller's business:
+see `Meeting`.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
+from rlvr_jax.models import gated_delta
 from rlvr_jax.models.config import ModelConfig
+from rlvr_jax.models.linear import linear, swiglu
 from rlvr_jax.models.rotary import Rotation, rotate
 
 Params = dict[str, Any]
 Tokens = Float[Array, "tokens hidden"]
-Attend = Callable[[Any, Array, Array, Array], tuple[Array, Any]]
-"""(what the scan hands to this layer, queries, keys, values) to (context `[tokens, H * head_dim]`, output)."""
 
 
-def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
+class PerKind(NamedTuple):
+    """Something for the layers of full attention, and for those of a Gated DeltaNet (Qwen3.5)."""
+
+    attention: Any = None
+    delta: Any = None
+
+
+class Meeting(NamedTuple):
+    """How the tokens of a flat list meet, in either kind of layer.
+
+    The first argument of both is what the scan hands to this layer, the second result an output that it collects.
+    """
+
+    attend: Callable[[Any, Array, Array, Array], tuple[Array, Any]]
+    """(..., queries, keys, values, each `[tokens, heads, head_dim]`) to (context `[tokens, H * head_dim]`, output)."""
+    mix: Callable[[Any, gated_delta.Weights, gated_delta.Projected], tuple[Array, Any]]
+    """(..., weights, projected tokens) to (what their heads read `[tokens, H, V]`, output)."""
+
+
+_NO_INPUTS = PerKind()
+
+Remat = Literal["none", "dots", "full"]
+REMAT: Mapping[str, Callable | None] = MappingProxyType(
+    {
+        "none": None,
+        "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        "full": jax.checkpoint_policies.nothing_saveable,
+    }
+)
+"""What a layer keeps for its backward pass: all, the products with weights, or its input alone."""
+
+
+def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param:
     value = 0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)
     return nnx.Param(value, logical_axes=axes)
 
@@ -33,79 +67,44 @@ def _bias(size: int, axis: str) -> nnx.Param:
     return nnx.Param(jnp.zeros(size, jnp.float32), logical_axes=(axis,))
 
 
-def linear(
-    x: Float[Array, "tokens in"], weight: Float[Array, "out in"], dtype: jnp.dtype | None = None
-) -> Float[Array, "tokens out"]:
-    """`x @ weight.T`, for few tokens on CPU computed as `(weight @ x.T).T`; `dtype`: of the result, default that of x.
-
-    XLA's CPU matrix product is up to twice as fast with the few columns on the right; the barriers keep its
-    simplifier from turning the product back.
-    """
-
-    def few_tokens(x: Array, weight: Array) -> Array:
-        columns = jax.lax.optimization_barrier(x.T)
-        product = jnp.matmul(weight, columns, preferred_element_type=dtype)
-        return jax.lax.optimization_barrier(product).T
-
-    def any_tokens(x: Array, weight: Array) -> Array:
-        return jnp.einsum("ni,oi->no", x, weight, preferred_element_type=dtype)
-
-    if x.shape[0] > 32:
-        return any_tokens(x, weight)
-    return jax.lax.platform_dependent(x, weight, cpu=few_tokens, default=any_tokens)
-
-
 def _linear(x: Tokens, weight: nnx.Param) -> Array:
     return linear(x, weight[...])
 
 
-@jax.custom_vjp
-def _swiglu(gate: Array, up: Array) -> Array:
-    """`silu(gate) * up`, with its gradients computed once: XLA on CPU would compute them anew for each product."""
-    return jax.nn.silu(gate) * up
-
-
-def _swiglu_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    gate, up = residuals
-    sigmoid = jax.nn.sigmoid(gate)
-    gradients = cotangent * up * sigmoid * (1 + gate * (1 - sigmoid)), cotangent * gate * sigmoid
-    return jax.lax.platform_dependent(gradients, cpu=jax.lax.optimization_barrier, default=lambda x: x)
-
-
-_swiglu.defvjp(lambda gate, up: (_swiglu(gate, up), (gate, up)), _swiglu_backward)
-
-
 class RMSNorm(nnx.Module):
-    """Root-mean-square norm (arXiv 1910.07467), computed in float32."""
+    """Root-mean-square norm (arXiv 1910.07467), computed in float32; `zero_centred` scales by 1 + weight."""
 
-    def __init__(self, size: int, eps: float, axis: str = "embed"):
-        self.scale = nnx.Param(jnp.ones(size, jnp.float32), logical_axes=(axis,))
-        self.eps = eps
+    def __init__(self, size: int, eps: float, axis: str = "embed", zero_centred: bool = False):
+        self.scale = nnx.Param(jnp.full(size, 0.0 if zero_centred else 1.0, jnp.float32), logical_axes=(axis,))
+        self.eps, self.zero_centred = eps, zero_centred
 
     def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         wide = x.astype(jnp.float32)
         normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + self.eps)
-        return (normed * self.scale[...]).astype(x.dtype)
+        scale = 1 + self.scale[...] if self.zero_centred else self.scale[...]
+        return (normed * scale).astype(x.dtype)
 
 
 class Attention(nnx.Module):
-    """Projections of grouped-query attention; who attends to what is the caller's business."""
+    """Grouped-query attention around the meeting of its tokens; in Qwen3.5 each head's context is gated."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.head_dim = config.head_dim
-        self.query = _weight(rngs, (width, config.hidden_size), ("heads", "embed"))
+        # A head's gate is projected right behind its query, as checkpoints have it.
+        query_width = 2 * width if config.output_gate else width
+        self.head_dim, self.output_gate = config.head_dim, config.output_gate
+        self.query = _weight(rngs, (query_width, config.hidden_size), ("heads", "embed"))
         self.key = _weight(rngs, (kv_width, config.hidden_size), ("kv_heads", "embed"))
         self.value = _weight(rngs, (kv_width, config.hidden_size), ("kv_heads", "embed"))
         self.output = _weight(rngs, (config.hidden_size, width), ("embed", "heads"))
         if config.attention_bias:
-            self.query_bias, self.key_bias = _bias(width, "heads"), _bias(kv_width, "kv_heads")
+            self.query_bias, self.key_bias = _bias(query_width, "heads"), _bias(kv_width, "kv_heads")
             self.value_bias = _bias(kv_width, "kv_heads")
         if config.output_bias:
             self.output_bias = _bias(config.hidden_size, "embed")
         if config.query_key_norm:
-            self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps, "head_dim")
-            self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps, "head_dim")
+            norm = functools.partial(RMSNorm, config.head_dim, config.rms_norm_eps, "head_dim")
+            self.query_norm, self.key_norm = norm(config.zero_centred_norms), norm(config.zero_centred_norms)
 
     def __call__(self, x: Tokens, rotation: Rotation, attend: Callable) -> tuple[Tokens, Any]:
         def project(x: Tokens, name: str) -> Float[Array, "tokens width"]:
@@ -113,13 +112,57 @@ class Attention(nnx.Module):
             product = _linear(x, getattr(self, name))
             return product if bias is None else product + bias[...]
 
-        queries, keys, values = (
-            project(x, name).reshape(x.shape[0], -1, self.head_dim) for name in ("query", "key", "value")
-        )
+        def heads(name: str, size: int) -> Float[Array, "tokens heads size"]:
+            return project(x, name).reshape(x.shape[0], -1, size)
+
+        keys, values = heads("key", self.head_dim), heads("value", self.head_dim)
+        if self.output_gate:
+            queries, gate = jnp.split(heads("query", 2 * self.head_dim), 2, -1)
+        else:
+            queries, gate = heads("query", self.head_dim), None
         if hasattr(self, "query_norm"):
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         context, output = attend(rotate(queries, rotation), rotate(keys, rotation), values)
+        if gate is not None:
+            context *= jax.nn.sigmoid(gate).reshape(context.shape)
         return project(context, "output"), output
+
+
+class GatedDeltaNet(nnx.Module):
+    """The weights of `gated_delta` around the meeting of its tokens."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        delta, hidden = config.delta, config.hidden_size
+        width = delta.value_heads * delta.value_dim
+        channels = 2 * delta.key_heads * delta.key_dim + width
+        self.channels = _weight(rngs, (channels, hidden), ("heads", "embed"))
+        self.gate = _weight(rngs, (width, hidden), ("heads", "embed"))
+        self.write = _weight(rngs, (delta.value_heads, hidden), ("heads", "embed"))
+        self.decay = _weight(rngs, (delta.value_heads, hidden), ("heads", "embed"))
+        # As transformers starts them: decays of all speeds, and taps large enough to pass something on.
+        taps = jax.random.uniform(rngs.params(), (channels, 1, delta.taps), minval=-1.0) * delta.taps**-0.5
+        self.convolution = nnx.Param(taps, logical_axes=("heads", None, None))
+        rates = jax.random.uniform(rngs.params(), (delta.value_heads,), minval=0.01, maxval=16.0)
+        self.log_rate = nnx.Param(jnp.log(rates), logical_axes=("heads",))
+        self.decay_bias = nnx.Param(jnp.ones(delta.value_heads, jnp.float32), logical_axes=("heads",))
+        self.norm = RMSNorm(delta.value_dim, config.rms_norm_eps, "head_dim")
+        self.output = _weight(rngs, (hidden, width), ("embed", "heads"))
+
+    def __call__(self, x: Tokens, rotation: Rotation, mix: Callable) -> tuple[Tokens, Any]:
+        weights = gated_delta.Weights(
+            channels=self.channels[...],
+            gate=self.gate[...],
+            write=self.write[...],
+            decay=self.decay[...],
+            convolution=self.convolution[...][:, 0],
+            log_rate=self.log_rate[...],
+            decay_bias=self.decay_bias[...],
+            norm=self.norm.scale[...],
+            output=self.output[...],
+        )
+        projected = gated_delta.project(weights, x)
+        mixed, output = mix(weights, projected)
+        return gated_delta.read_out(weights, mixed, projected.gate, norm_eps=self.norm.eps), output
 
 
 class MLP(nnx.Module):
@@ -131,20 +174,21 @@ class MLP(nnx.Module):
         self.down = _weight(rngs, (config.hidden_size, config.intermediate_size), ("embed", "mlp"))
 
     def __call__(self, x: Tokens) -> Tokens:
-        return _linear(_swiglu(_linear(x, self.gate), _linear(x, self.up)), self.down)
+        return _linear(swiglu(_linear(x, self.gate), _linear(x, self.up)), self.down)
 
 
 class Layer(nnx.Module):
     """Pre-norm transformer layer over a flat list of tokens."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = Attention(config, rngs)
-        self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, mixer: type[Attention] | type[GatedDeltaNet] = Attention):
+        norm = functools.partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
+        self.attention_norm = norm(zero_centred=config.zero_centred_norms)
+        self.attention = mixer(config, rngs)
+        self.mlp_norm = norm(zero_centred=config.zero_centred_norms)
         self.mlp = MLP(config, rngs)
 
-    def __call__(self, x: Tokens, rotation: Rotation, attend: Callable) -> tuple[Tokens, Any]:
-        context, output = self.attention(self.attention_norm(x), rotation, attend)
+    def __call__(self, x: Tokens, rotation: Rotation, meet: Callable) -> tuple[Tokens, Any]:
+        context, output = self.attention(self.attention_norm(x), rotation, meet)
         x = x + context
         return x + self.mlp(self.mlp_norm(x)), output
 
@@ -154,32 +198,61 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.embedding = _weight(rngs, (config.vocab_size, config.hidden_size), ("vocab", "embed"))
-        self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(config.num_attention_layers))
+        if config.delta:
+            others = rngs.split(config.num_layers - config.num_attention_layers)
+            self.delta_layers = nnx.vmap(lambda r: Layer(config, r, GatedDeltaNet))(others)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, zero_centred=config.zero_centred_norms)
         if not config.tie_word_embeddings:
             self.head = _weight(rngs, (config.vocab_size, config.hidden_size), ("vocab", "embed"))
         self.tied = config.tie_word_embeddings
+        self.blocks = config.num_attention_layers
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Tokens:
         return self.embedding[...][tokens]
 
     def run_layers(
-        self, x: Tokens, rotation: Rotation, attend: Attend, per_layer: PyTree = None, *, remat: bool = False
-    ) -> tuple[Tokens, PyTree]:
-        """All layers under one scan over their stacked weights.
+        self,
+        x: Tokens,
+        rotation: Rotation,
+        meeting: Meeting,
+        per_layer: PerKind = _NO_INPUTS,
+        *,
+        remat: Remat = "none",
+    ) -> tuple[Tokens, PerKind]:
+        """All layers under one scan over their stacked weights; blocks of both kinds scan the delta layers within.
 
-        `per_layer` is a pytree with a leading layer axis; `attend` gets its slice and returns, beside the
-        context, an output that comes back stacked. `remat` recomputes each layer in the backward pass, so
-        that only its input is kept.
+        `per_layer` holds pytrees with a leading axis of that kind's layers; `meeting` gets each layer's slice and
+        returns an output that comes back stacked. `remat`: a key of `REMAT`.
         """
-        graphdef, stacked = nnx.split(self.layers)
+        policy = REMAT[remat]
 
-        def step(x: Array, inputs: tuple) -> tuple[Array, Any]:
-            weights, extra = inputs
-            return nnx.merge(graphdef, weights)(x, rotation, functools.partial(attend, extra))
+        def step_over(layers: Layer, meet: Callable) -> tuple[Callable, PyTree]:
+            graphdef, stacked = nnx.split(layers)
 
-        x, outputs = jax.lax.scan(jax.checkpoint(step) if remat else step, x, (stacked, per_layer))
-        return self.norm(x), outputs
+            def step(x: Array, inputs: tuple) -> tuple[Array, Any]:
+                weights, extra = inputs
+                return nnx.merge(graphdef, weights)(x, rotation, functools.partial(meet, extra))
+
+            return (jax.checkpoint(step, policy=policy) if policy else step), stacked
+
+        attention_step, stacked = step_over(self.layers, meeting.attend)
+        attention_inputs = (stacked, per_layer.attention)
+        if not hasattr(self, "delta_layers"):
+            x, outputs = jax.lax.scan(attention_step, x, attention_inputs)
+            return self.norm(x), PerKind(outputs)
+
+        delta_step, stacked = step_over(self.delta_layers, meeting.mix)
+
+        def block(x: Array, inputs: PerKind) -> tuple[Array, PerKind]:
+            x, delta_outputs = jax.lax.scan(delta_step, x, inputs.delta)
+            x, attention_outputs = attention_step(x, inputs.attention)
+            return x, PerKind(attention_outputs, delta_outputs)
+
+        by_block = jax.tree.map(lambda leaf: leaf.reshape(self.blocks, -1, *leaf.shape[1:]), (stacked, per_layer.delta))
+        x, outputs = jax.lax.scan(block, x, PerKind(attention_inputs, by_block))
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs.delta)
+        return self.norm(x), outputs._replace(delta=flat)
 
     @property
     def unembedding(self) -> Float[Array, "vocab hidden"]:
@@ -191,10 +264,15 @@ def _abstract(config: ModelConfig) -> tuple[Any, Any]:
     return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
 
 
+_ALWAYS_FLOAT32 = ("scale", "log_rate", "decay_bias")
+
+
 def decoder(config: ModelConfig, params: Params) -> Decoder:
-    """The modules with these parameters in them, in the config's compute type but for the scales of norms."""
+    """The modules with these parameters in them, in the config's compute type but for norms and decay rates."""
     dtype = jnp.dtype(config.compute_dtype)
-    params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "scale" else x.astype(dtype), params)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: x if path[-1].key in _ALWAYS_FLOAT32 else x.astype(dtype), params
+    )
     return nnx.merge(_abstract(config)[0], params)
 
 
@@ -207,8 +285,8 @@ def logical_axes(config: ModelConfig) -> Params:
     """Logical axes of every parameter, in the structure of `abstract_params`."""
     state = _abstract(config)[1]
 
-    def axes(path: tuple, variable: nnx.Variable) -> tuple[str, ...]:
-        stacked = path[0].key == "layers"
+    def axes(path: tuple, variable: nnx.Variable) -> tuple[str | None, ...]:
+        stacked = path[0].key in ("layers", "delta_layers")
         return (("layers",) if stacked else ()) + variable.get_metadata("logical_axes")
 
     flat, structure = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, nnx.Variable))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlvr_jax.errors import UserError
+from rlvr_jax.models.config import text_fields
 from rlvr_jax.models.decoder import Params, abstract_params
 from rlvr_jax.models.loading import Model
 from rlvr_jax.models.weights import Place, checkpoint_layout, parameter_name
@@ -144,7 +145,8 @@ def _write_shards(
 def _write_config(folder: Path, model: Model, dtype: Dtype) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    fields = json.loads((model.folder / "config.json").read_text())
+    # Of a multimodal model (Qwen3.5) the text decoder is written, as a model of its own.
+    fields = text_fields(json.loads((model.folder / "config.json").read_text()))
     fields.pop("torch_dtype", None)  # the name of `dtype` before transformers 5
     fields["dtype"] = dtype
     # vLLM finds the model by it; transformers does without.

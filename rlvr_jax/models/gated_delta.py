@@ -17,8 +17,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
+from rlvr_jax.models.linear import linear
+
 _EXACT = jax.lax.Precision.HIGHEST
 """Accelerators would round float32 factors to 8 or 11 bits; the products with the state are few enough not to."""
+
+_FORGET = -1e4
+"""A log-decay whose exponential is 0 in float32, and whose sums are finite."""
 
 
 class LayerState(NamedTuple):
@@ -151,11 +156,13 @@ def short_convolution(
     weight: Float[Array, "C W"],
     history: Float[Array, "*#batch W-1 C"],
     mask: Bool[Array, "*batch T"] | None = None,
+    starts: Bool[Array, "*batch T"] | None = None,
 ) -> tuple[Float[Array, "*batch T C"], Float[Array, "*batch W-1 C"]]:
     """Each channel's causal convolution and silu, continuing from a history: outputs and the new history.
 
     The last column of `weight` meets the token itself. Pads may stand on either side of the real tokens, not between
-    them; they give 0, and neither an output nor the history ever sees one.
+    them; they give 0, and neither an output nor the history ever sees one. From a token that `starts` names on, what
+    was before it counts as zeros; not together with `mask`.
     """
     *batch, length, channels = x.shape
     taps = weight.shape[-1]
@@ -175,7 +182,14 @@ def short_convolution(
         history = jnp.take_along_axis(line, last[..., None], -2)
 
     wide, weight = line.astype(jnp.float32), weight.astype(jnp.float32)
-    outputs = jax.nn.silu(sum(wide[..., i : i + length, :] * weight[:, i] for i in range(taps)))
+    if starts is None:
+        parts = [wide[..., i : i + length, :] for i in range(taps)]
+    else:
+        number = jnp.cumsum(starts, -1)[..., None]  # of the sequence, from 1; what is before it all is 0
+        numbers = jnp.pad(number, [(0, 0)] * len(batch) + [(taps - 1, 0), (0, 0)])
+        same = [numbers[..., i : i + length, :] == number for i in range(taps)]
+        parts = [jnp.where(same[i], wide[..., i : i + length, :], 0.0) for i in range(taps)]
+    outputs = jax.nn.silu(sum(parts[i] * weight[:, i] for i in range(taps)))
     if mask is not None:
         outputs = jnp.where(mask[..., None], outputs, 0)
     return outputs.astype(x.dtype), history
@@ -190,10 +204,9 @@ def gated_rms_norm(
     return (scale * normed * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
 
 
-def project(weights: Weights, x: Float[Array, "*tokens hidden"]) -> Projected:
-    """What each token brings. Tokens of any layout: no token meets another."""
-    parts = (weights.channels, weights.gate, weights.write, weights.decay)
-    return Projected(*(jnp.einsum("...i,oi->...o", x, part) for part in parts))
+def project(weights: Weights, x: Float[Array, "tokens hidden"]) -> Projected:
+    """What each token of a flat list brings: no token meets another."""
+    return Projected(*(linear(x, part) for part in (weights.channels, weights.gate, weights.write, weights.decay)))
 
 
 def mix(
@@ -201,6 +214,7 @@ def mix(
     projected: Projected,
     state: LayerState,
     mask: Bool[Array, "*batch T"] | None = None,
+    starts: Bool[Array, "*batch T"] | None = None,
     *,
     key_heads: int,
     chunk: int = 64,
@@ -208,15 +222,17 @@ def mix(
     """The tokens of sequences `[*batch, T]` meet: outputs of the heads before norm and gate, and the new state.
 
     Each of the `key_heads` queries and keys, of length 1 (and the queries over the root of K), serves the same
-    number of consecutive heads. One token alone goes through `recurrent`, more through `chunked`.
+    number of consecutive heads. One token alone goes through `recurrent`, more through `chunked`. Pads (False in
+    `mask`) stand on either side of the real tokens, give 0, and change nothing, whatever they hold. A token that
+    `starts` names is the first of another sequence, which begins without a past; not together with `mask`.
     """
     heads, head_dim = weights.log_rate.shape[0], weights.norm.shape[0]
     values_at = weights.channels.shape[0] - heads * head_dim
-    channels, history = short_convolution(projected.channels, weights.convolution, state.history, mask)
+    channels, history = short_convolution(projected.channels, weights.convolution, state.history, mask, starts)
     channels = channels.astype(jnp.float32)
 
     def split(x: Array, count: int) -> Float[Array, "*batch T count channels"]:
-        return x.reshape(*x.shape[:-1], count, -1)
+        return x.reshape(*x.shape[:-1], count, x.shape[-1] // count)
 
     queries, keys, values = jnp.split(channels, [values_at // 2, values_at], -1)
     queries, keys, values = split(queries, key_heads), split(keys, key_heads), split(values, heads)
@@ -225,6 +241,8 @@ def mix(
     # float32 whatever the compute type: log_rate is stored so, and the decay of a long sequence is a product of many.
     decay, bias, log_rate = (x.astype(jnp.float32) for x in (projected.decay, weights.decay_bias, weights.log_rate))
     log_decay = -jnp.exp(log_rate) * jax.nn.softplus(decay + bias)
+    if starts is not None:
+        log_decay = jnp.where(starts[..., None], _FORGET, log_decay)
     beta = jax.nn.sigmoid(projected.write.astype(jnp.float32))
     inputs = (queries, keys, values, log_decay, beta, state.memory, mask)
     outputs, memory = recurrent(*inputs) if channels.shape[-2] == 1 else chunked(*inputs, chunk=chunk)
@@ -233,36 +251,14 @@ def mix(
 
 def read_out(
     weights: Weights,
-    mixed: Float32[Array, "*tokens H V"],
-    gate: Float[Array, "*tokens H*V"],
+    mixed: Float32[Array, "tokens H V"],
+    gate: Float[Array, "tokens H*V"],
     *,
     norm_eps: float,
-) -> Float[Array, "*tokens hidden"]:
-    """Heads to hidden states: normed, gated by their token's `Projected.gate`, projected. Tokens of any layout."""
+) -> Float[Array, "tokens hidden"]:
+    """Heads to hidden states: normed, gated by their token's `Projected.gate`, projected."""
     normed = gated_rms_norm(mixed, gate.reshape(mixed.shape), weights.norm, norm_eps)
-    return jnp.einsum("...i,oi->...o", normed.reshape(gate.shape), weights.output)
-
-
-def gated_delta_layer(
-    weights: Weights,
-    x: Float[Array, "*batch T hidden"],
-    state: LayerState,
-    mask: Bool[Array, "*batch T"] | None = None,
-    *,
-    key_heads: int,
-    norm_eps: float,
-    chunk: int = 64,
-) -> tuple[Float[Array, "*batch T hidden"], LayerState]:
-    """The Gated DeltaNet layer of Qwen3.5, without the norm before it and the residual around it.
-
-    Outputs and the state after each sequence's last real token. Pads (False in `mask`) stand on either side of the
-    real tokens, give 0, and change nothing, whatever they hold.
-    """
-    if mask is not None:
-        x = jnp.where(mask[..., None], x, 0)
-    projected = project(weights, x)
-    mixed, state = mix(weights, projected, state, mask, key_heads=key_heads, chunk=chunk)
-    return read_out(weights, mixed, projected.gate, norm_eps=norm_eps), state
+    return linear(normed.reshape(gate.shape), weights.output)
 
 
 def initial_state(weights: Weights, key_heads: int) -> LayerState:

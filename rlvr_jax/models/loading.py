@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.models.config import ModelConfig, config_from_hugging_face
+from rlvr_jax.models.config import ModelConfig, config_from_hugging_face, text_fields
 from rlvr_jax.models.embedded import embedded_gguf
 from rlvr_jax.models.gguf import convert_gguf
 
@@ -36,7 +36,7 @@ def open_model(name: str) -> Model:
     generation = folder / "generation_config.json"
     eos = _read_json(generation).get("eos_token_id") if generation.is_file() else None
     if eos is None:
-        eos = fields.get("eos_token_id")
+        eos = text_fields(fields).get("eos_token_id")
     if eos is None:
         eos = tokenizer.eos_token_id
     if eos is None:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from rlvr_jax.models.config import ModelConfig
 
-Rotation = tuple[Float[Array, "*tokens head_dim"], Float[Array, "*tokens head_dim"]]
+Rotation = tuple[Float[Array, "*tokens rotary_dim"], Float[Array, "*tokens rotary_dim"]]
 
 
 def inverse_frequencies(config: ModelConfig) -> Float[np.ndarray, " half"]:
@@ -17,7 +17,7 @@ def inverse_frequencies(config: ModelConfig) -> Float[np.ndarray, " half"]:
     That scaling divides the frequencies of wavelengths beyond `original / low_freq_factor` by `factor`,
     keeps those below `original / high_freq_factor`, and blends linearly (in `original / wavelength`) between.
     """
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim
+    exponents = np.arange(0, config.rotary_dim, 2, dtype=np.float64) / config.rotary_dim
     frequencies = 1.0 / config.rope_theta**exponents
     scaling = config.rope_scaling
     if scaling is not None:
@@ -36,8 +36,11 @@ def rotation(config: ModelConfig, positions: Int[Array, "*tokens"]) -> Rotation:
 
 
 def rotate(x: Float[Array, "*tokens heads head_dim"], rotation: Rotation) -> Float[Array, "*tokens heads head_dim"]:
-    """Turns each head's channel pairs (i, i + head_dim / 2) by the angle of its position."""
+    """Turns each head's channel pairs (i, i + rotary_dim / 2) by the angle of its position; the other channels stay."""
     cosines, sines = (part[..., None, :] for part in rotation)
+    rotary_dim = cosines.shape[-1]
+    if rotary_dim < x.shape[-1]:
+        return jnp.concatenate([rotate(x[..., :rotary_dim], rotation), x[..., rotary_dim:]], -1)
     first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     turned = jnp.concatenate([-second, first], -1)
     return (x * cosines + turned * sines).astype(x.dtype)

@@ -7,7 +7,7 @@ A *row* is one such tree laid out as a flat list of tokens, so that each weight 
 cut into `rows`, one for each device share (and micro-batch); each row computes the prefix again, nothing else.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +15,34 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rlvr_jax.models.attention import Source, attend
 from rlvr_jax.models.config import ModelConfig
-from rlvr_jax.models.decoder import Decoder, Params, decoder
+from rlvr_jax.models.decoder import Decoder, Meeting, Params, Remat, decoder
+from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, initial_state, mix
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.records import AnyArray, Prompts
 
 
 class Tree(NamedTuple):
-    """One row: N prompts with G completions each. Any of prefix length and completion length T may be 0."""
+    """One row: N prompts with G completions each. Any of the lengths of prefix, prompts and completions may be 0."""
 
     prefix: Int[AnyArray, " Tq"]
     prompts: Int[Array, "N Tp"]
     prompt_mask: Bool[Array, "N Tp"]
     completions: Int[Array, "N G T"]
+    segments: Int[Array, "N G T"] | None = None
+    """Where a completion's line holds several, one after the other: numbers that change from one to the next. A token
+    sees its own alone; pads are one as well. `None`: one completion in each line."""
 
 
 class Cache(NamedTuple):
-    """Keys `[layers, ..., K, head_dim, tokens]` and values `[layers, ..., K, tokens, head_dim]` of all layers."""
+    """What later tokens need of prefix and prompts, of all layers of a kind.
+
+    Keys `[layers, ..., K, head_dim, tokens]` and values `[layers, ..., K, tokens, head_dim]`.
+    """
 
     prefix: tuple[Array, Array]
     prompts: tuple[Array, Array]
+    states: LayerState | None
+    """At the end of each prompt `[layers, N, ...]`, where there are Gated DeltaNet layers."""
 
 
 def prompt_positions(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "N Tp"]) -> Int[Array, "N Tp"]:
@@ -46,22 +55,39 @@ def completion_start(prefix: Int[AnyArray, " Tq"], prompt_mask: Bool[Array, "*ba
     return prefix.shape[0] + prompt_mask.sum(-1)
 
 
-def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = False) -> tuple[Array, Array, Cache]:
-    """Hidden states of one row.
+def last_token(x: Shaped[Array, "N Tp ..."], mask: Bool[Array, "N Tp"]) -> Shaped[Array, "N ..."]:
+    """Of each prompt what stands at its last real token."""
+    last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], -1)
+    return jnp.take_along_axis(x, last[:, None, None], 1)[:, 0]
 
-    Returns those of each prompt's last token `[N, hidden]` (they predict the first completion token), those of
-    the completions `[N, G, T, hidden]` (each predicts the next token), and the cache of prefix and prompts.
+
+def run_tree(
+    model: Decoder, config: ModelConfig, tree: Tree, *, remat: Remat = "none"
+) -> tuple[Float[Array, "N Tp hidden"], Float[Array, "N G T hidden"], Cache]:
+    """Hidden states of one row's prompts and completions, each of which predicts the next token, and the cache.
+
+    Raises ValueError for packed completions of prompts under Gated DeltaNet layers: a state cannot fork within a line.
     """
     shapes = (tree.prefix.shape, tree.prompts.shape, tree.completions.shape)
-    start = completion_start(tree.prefix, tree.prompt_mask)
+    if tree.segments is None:
+        starts, places, own_sees = None, jnp.arange(shapes[2][-1]), _causal(shapes[2][-1])
+    elif config.delta and shapes[0][0] + shapes[1][1]:
+        raise ValueError("completions of a prompt cannot be packed for a model with Gated DeltaNet layers")
+    else:
+        starts = tree.segments != jnp.roll(tree.segments, 1, -1)
+        starts = starts.at[..., 0].set(True)
+        index = jnp.arange(shapes[2][-1])
+        places = index - jax.lax.cummax(jnp.where(starts, index, 0), axis=2)
+        number = jnp.cumsum(starts, -1)
+        own_sees = _causal(shapes[2][-1]) & (number[..., :, None] == number[..., None, :])
     positions = (
         jnp.arange(tree.prefix.shape[0]),
         prompt_positions(tree.prefix, tree.prompt_mask),
-        jnp.broadcast_to(start[:, None, None] + jnp.arange(shapes[2][-1]), shapes[2]),
+        jnp.broadcast_to(completion_start(tree.prefix, tree.prompt_mask)[:, None, None] + places, shapes[2]),
     )
     prompt_sees = _causal(shapes[1][-1]) & tree.prompt_mask[:, None, :]
 
-    def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Cache]:
+    def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Any]:
         queries, keys, values = (_split(x, shapes) for x in (queries, keys, values))
         by_head = [(jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)) for k, v in zip(keys, values, strict=True)]
         prefix, prompt, own = (Source(*pair) for pair in by_head)
@@ -73,17 +99,28 @@ def run_tree(model: Decoder, config: ModelConfig, tree: Tree, *, remat: bool = F
                 [
                     prefix,
                     prompt._replace(visible=tree.prompt_mask[:, None, None, :]),
-                    own._replace(visible=_causal(shapes[2][-1])),
+                    own._replace(visible=own_sees),
                 ],
             ),
         )
-        return _flat(contexts, 1), Cache((prefix.keys, prefix.values), (prompt.keys, prompt.values))
+        return _flat(contexts, 1), ((prefix.keys, prefix.values), (prompt.keys, prompt.values))
+
+    def mix_tree(_: None, weights: Weights, projected: Projected) -> tuple[Array, LayerState]:
+        key_heads = config.delta.key_heads
+        split = (_split(x, shapes) for x in projected)
+        prefix, prompts, completions = (Projected(*parts) for parts in zip(*split, strict=True))
+        state = initial_state(weights, key_heads)
+        of_prefix, state = mix(weights, prefix, state, key_heads=key_heads)
+        of_prompts, state = mix(weights, prompts, state, tree.prompt_mask, key_heads=key_heads)
+        forked = jax.tree.map(lambda x: x[:, None], state)
+        of_completions, _ = mix(weights, completions, forked, None, starts, key_heads=key_heads)
+        return _flat((of_prefix, of_prompts, of_completions), 2), state
 
     x = model.embed(_flat((tree.prefix, tree.prompts, tree.completions)))
-    hidden, cache = model.run_layers(x, rotation(config, _flat(positions)), attend_tree, remat=remat)
+    meeting = Meeting(attend_tree, mix_tree)
+    hidden, outputs = model.run_layers(x, rotation(config, _flat(positions)), meeting, remat=remat)
     _, prompt_hidden, completion_hidden = _split(hidden, shapes)
-    last = shapes[1][-1] - 1 - jnp.argmax(tree.prompt_mask[:, ::-1], -1)
-    return jnp.take_along_axis(prompt_hidden, last[:, None, None], 1)[:, 0], completion_hidden, cache
+    return prompt_hidden, completion_hidden, Cache(*outputs.attention, outputs.delta)
 
 
 def token_log_probabilities(
@@ -95,7 +132,7 @@ def token_log_probabilities(
     *,
     config: ModelConfig,
     rows: int = 1,
-    remat: bool = False,
+    remat: Remat = "none",
     chunk: int = 512,
 ) -> Float[Array, "P G T"]:
     """Log-probability of each completion token given all before it, under softmax(logits / temperature).
@@ -109,7 +146,8 @@ def token_log_probabilities(
     def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array) -> Float[Array, "N G T"]:
         # The last token of a completion predicts nothing that is asked for, so it is not run.
         tree = Tree(prefix, prompt_tokens, prompt_mask, completions[..., :-1])
-        last, hidden, _ = run_tree(model, config, tree, remat=remat)
+        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat)
+        last = last_token(prompt_hidden, prompt_mask)
         first = jnp.broadcast_to(last[:, None, None], (last.shape[0], samples, 1, last.shape[-1]))
         hidden = jnp.concatenate([first, hidden], 2)
         flat = chunked_log_probabilities(
@@ -121,17 +159,24 @@ def token_log_probabilities(
     return jax.vmap(one_row)(*split).reshape(-1, samples, length)
 
 
-def logits(params: Params, tokens: Int[AnyArray, "N T"], *, config: ModelConfig) -> Float[Array, "N T vocab"]:
+def logits(
+    params: Params,
+    tokens: Int[AnyArray, "N T"],
+    segments: Int[AnyArray, "N T"] | None = None,
+    *,
+    config: ModelConfig,
+) -> Float[Array, "N T vocab"]:
     """Float32 logits of plain sequences; those at a token predict the next one.
 
-    Shorter sequences are padded on the right, with any ids: no token sees what follows it.
+    `segments` tells the sequences of a packed or padded line apart, by numbers that change from one to the next: a
+    token sees its own sequence alone, whose positions count from 0. Without it each line is one sequence; pads on
+    the right then change nothing, as no token sees what follows it.
     """
     model = decoder(config, params)
-    # Each sequence is the only completion of its first token.
-    tree = Tree(jnp.zeros(0, jnp.int32), tokens[:, :1], jnp.ones((len(tokens), 1), bool), tokens[:, None, 1:])
-    last, hidden, _ = run_tree(model, config, tree)
-    hidden = jnp.concatenate([last[:, None], hidden[:, 0]], 1)
-    return jnp.einsum("ntd,vd->ntv", hidden, model.unembedding, preferred_element_type=jnp.float32)
+    nothing, lines = jnp.zeros((len(tokens), 0), jnp.int32), None if segments is None else segments[:, None]
+    tree = Tree(jnp.zeros(0, jnp.int32), nothing, nothing.astype(bool), jnp.asarray(tokens)[:, None], lines)
+    _, hidden, _ = run_tree(model, config, tree)
+    return jnp.einsum("ntd,vd->ntv", hidden[:, 0], model.unembedding, preferred_element_type=jnp.float32)
 
 
 def as_rows(x: Shaped[AnyArray, "P ..."], rows: int) -> Shaped[AnyArray, "rows N ..."]:

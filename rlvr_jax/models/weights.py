@@ -15,23 +15,43 @@ from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Params, abstract_params, logical_axes
 from rlvr_jax.sharding import named_sharding
 
+_LAYER_NAMES = {
+    "attention_norm.scale": "input_layernorm.weight",
+    "attention.query": "self_attn.q_proj.weight",
+    "attention.key": "self_attn.k_proj.weight",
+    "attention.value": "self_attn.v_proj.weight",
+    "attention.output": "self_attn.o_proj.weight",
+    "attention.query_bias": "self_attn.q_proj.bias",
+    "attention.key_bias": "self_attn.k_proj.bias",
+    "attention.value_bias": "self_attn.v_proj.bias",
+    "attention.output_bias": "self_attn.o_proj.bias",
+    "attention.query_norm.scale": "self_attn.q_norm.weight",
+    "attention.key_norm.scale": "self_attn.k_norm.weight",
+    "mlp_norm.scale": "post_attention_layernorm.weight",
+    "mlp.gate": "mlp.gate_proj.weight",
+    "mlp.up": "mlp.up_proj.weight",
+    "mlp.down": "mlp.down_proj.weight",
+}
+_DELTA_NAMES = {
+    "attention_norm.scale": "input_layernorm.weight",
+    "attention.channels": "linear_attn.in_proj_qkv.weight",
+    "attention.gate": "linear_attn.in_proj_z.weight",
+    "attention.write": "linear_attn.in_proj_b.weight",
+    "attention.decay": "linear_attn.in_proj_a.weight",
+    "attention.convolution": "linear_attn.conv1d.weight",
+    "attention.log_rate": "linear_attn.A_log",
+    "attention.decay_bias": "linear_attn.dt_bias",
+    "attention.norm.scale": "linear_attn.norm.weight",
+    "attention.output": "linear_attn.out_proj.weight",
+    "mlp_norm.scale": "post_attention_layernorm.weight",
+    "mlp.gate": "mlp.gate_proj.weight",
+    "mlp.up": "mlp.up_proj.weight",
+    "mlp.down": "mlp.down_proj.weight",
+}
 HUGGING_FACE_NAMES = {
     "embedding": "model.embed_tokens.weight",
-    "layers.attention_norm.scale": "model.layers.{}.input_layernorm.weight",
-    "layers.attention.query": "model.layers.{}.self_attn.q_proj.weight",
-    "layers.attention.key": "model.layers.{}.self_attn.k_proj.weight",
-    "layers.attention.value": "model.layers.{}.self_attn.v_proj.weight",
-    "layers.attention.output": "model.layers.{}.self_attn.o_proj.weight",
-    "layers.attention.query_bias": "model.layers.{}.self_attn.q_proj.bias",
-    "layers.attention.key_bias": "model.layers.{}.self_attn.k_proj.bias",
-    "layers.attention.value_bias": "model.layers.{}.self_attn.v_proj.bias",
-    "layers.attention.output_bias": "model.layers.{}.self_attn.o_proj.bias",
-    "layers.attention.query_norm.scale": "model.layers.{}.self_attn.q_norm.weight",
-    "layers.attention.key_norm.scale": "model.layers.{}.self_attn.k_norm.weight",
-    "layers.mlp_norm.scale": "model.layers.{}.post_attention_layernorm.weight",
-    "layers.mlp.gate": "model.layers.{}.mlp.gate_proj.weight",
-    "layers.mlp.up": "model.layers.{}.mlp.up_proj.weight",
-    "layers.mlp.down": "model.layers.{}.mlp.down_proj.weight",
+    **{f"layers.{ours}": f"model.layers.{{}}.{theirs}" for ours, theirs in _LAYER_NAMES.items()},
+    **{f"delta_layers.{ours}": f"model.layers.{{}}.{theirs}" for ours, theirs in _DELTA_NAMES.items()},
     "norm.scale": "model.norm.weight",
     "head": "lm_head.weight",
 }
@@ -39,6 +59,9 @@ HUGGING_FACE_NAMES = {
 
 # Buffers that older checkpoints carry and no one needs: recomputed, or the tied head repeated.
 _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+# Of Qwen3.5, which reads text as a part of a larger model: its eyes, and the heads that guess further tokens.
+_OTHER_PARTS = re.compile(r"(model\.visual|mtp)\..*")
+_TEXT_PART = "model.language_model."
 
 _DTYPES = ("F32", "BF16", "F16")
 
@@ -52,7 +75,7 @@ class Place(NamedTuple):
     parameter: str
     """Path joined by dots."""
     layer: int | None
-    """Row of the leading axis of a parameter that stacks all layers, else `None`."""
+    """Row of the leading axis of a parameter that stacks layers, else `None`."""
     shape: tuple[int, ...]
     """Of the tensor."""
 
@@ -61,6 +84,7 @@ class StoredTensor(NamedTuple):
     """A tensor in a safetensors file; `dtype` in the spelling of that format."""
 
     file: Path
+    name: str
     shape: tuple[int, ...]
     dtype: str
 
@@ -71,7 +95,7 @@ def parameter_name(path: tuple) -> str:
 
 
 def checkpoint_layout(config: ModelConfig) -> dict[str, Place]:
-    """Every tensor of a checkpoint by its Hugging Face name, in the order of `HUGGING_FACE_NAMES`."""
+    """Every tensor of a text checkpoint by its Hugging Face name, in the order of `HUGGING_FACE_NAMES`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(abstract_params(config))
     shapes = {parameter_name(path): leaf.shape for path, leaf in leaves}
     layout = {}
@@ -80,10 +104,17 @@ def checkpoint_layout(config: ModelConfig) -> dict[str, Place]:
             continue
         shape = shapes[parameter]
         if "{}" in name:
-            layout |= {name.format(i): Place(parameter, i, shape[1:]) for i in range(shape[0])}
+            numbers = _layer_numbers(config, parameter.partition(".")[0])
+            layout |= {name.format(number): Place(parameter, row, shape[1:]) for row, number in enumerate(numbers)}
         else:
             layout[name] = Place(parameter, None, shape)
     return layout
+
+
+def _layer_numbers(config: ModelConfig, stack: str) -> list[int]:
+    """Where in the checkpoint the rows of a stack of layers are."""
+    block = config.delta.block if config.delta else 1
+    return [i for i in range(config.num_layers) if ((i + 1) % block == 0) == (stack == "layers")]
 
 
 def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:
@@ -97,6 +128,8 @@ def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:
         },
         "fsdp": {"hidden_size": config.hidden_size},
     }
+    if config.delta:
+        sizes["tensor"]["linear_num_key_heads"] = config.delta.key_heads
     for axis, fields in sizes.items():
         for name, size in fields.items():
             if size % mesh.shape[axis]:
@@ -114,15 +147,20 @@ def load_params(folder: Path, config: ModelConfig, mesh: Mesh) -> Params:
     shapes) when one is missing, unexpected, mis-shaped or cut off.
     """
     shardings = param_shardings(config, mesh)
-    stored = stored_tensors(folder)
-    _check_tensors(folder, config, stored)
+    stored = _of_text(config, stored_tensors(folder))
+    layout = checkpoint_layout(config)
+    _check_tensors(folder, config, layout, stored)
+    tensors: dict[str, list[StoredTensor]] = {}
+    for tensor, place in layout.items():
+        tensors.setdefault(place.parameter, []).append(stored[tensor])
     leaves, structure = jax.tree_util.tree_flatten_with_path(abstract_params(config))
     placed = zip(leaves, jax.tree.leaves(shardings), strict=True)
     loaded: dict[str, jax.Array] = {}
     # Largest first: on host devices a parameter lies in memory twice while it is copied, and the last ones are small.
     for (path, abstract), sharding in sorted(placed, key=lambda item: -item[0][1].size):
         name = parameter_name(path)
-        loaded[name] = _load_parameter(stored, HUGGING_FACE_NAMES[name], abstract, sharding)
+        stacked = "{}" in HUGGING_FACE_NAMES[name]
+        loaded[name] = _load_parameter(tensors[name], stacked, abstract, sharding)
     return jax.tree.unflatten(structure, [loaded[parameter_name(path)] for path, _ in leaves])
 
 
@@ -151,15 +189,26 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
                     if name in stored:
                         raise UserError(f"{folder}: tensor {name} is both in {stored[name].file.name} and {file.name}")
                     described = handle.get_slice(name)
-                    stored[name] = StoredTensor(file, tuple(described.get_shape()), described.get_dtype())
+                    stored[name] = StoredTensor(file, name, tuple(described.get_shape()), described.get_dtype())
         except SafetensorError as error:
             raise UserError(f"{file} is not a whole safetensors file ({error})") from error
     return stored
 
 
-def _check_tensors(folder: Path, config: ModelConfig, stored: Mapping[str, StoredTensor]) -> None:
-    layout = checkpoint_layout(config)
+def _of_text(config: ModelConfig, stored: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors of the text decoder under the names that they have in a checkpoint of text alone."""
+    if config.delta is None:
+        return stored
+    return {
+        f"model.{name.removeprefix(_TEXT_PART)}" if name.startswith(_TEXT_PART) else name: tensor
+        for name, tensor in stored.items()
+        if not _OTHER_PARTS.fullmatch(name)
+    }
 
+
+def _check_tensors(
+    folder: Path, config: ModelConfig, layout: Mapping[str, Place], stored: Mapping[str, StoredTensor]
+) -> None:
     def and_more(names: Sequence[str]) -> str:
         return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
@@ -182,9 +231,9 @@ def _check_tensors(folder: Path, config: ModelConfig, stored: Mapping[str, Store
 
 
 def _load_parameter(
-    stored: Mapping[str, StoredTensor], name: str, abstract: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
+    tensors: Sequence[StoredTensor], stacked: bool, abstract: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
 ) -> jax.Array:
-    """One parameter; devices that hold the same share of it get it from one reading."""
+    """One parameter, its rows from `tensors` if stacked; devices that hold the same share get it from one reading."""
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(abstract.shape).items():
         bounds = tuple(part.indices(size)[:2] for part, size in zip(index, abstract.shape, strict=True))
@@ -192,28 +241,27 @@ def _load_parameter(
     shards = []
     for bounds, devices in holders.items():
         buffer = np.empty([stop - start for start, stop in bounds], abstract.dtype)
-        if "{}" in name:
+        if stacked:
             for layer, row in zip(range(*bounds[0]), buffer, strict=True):
-                _read(stored, name.format(layer), bounds[1:], row)
+                _read(tensors[layer], bounds[1:], row)
         else:
-            _read(stored, name, bounds, buffer)
+            _read(tensors[0], bounds, buffer)
         # Waits, so that the buffer is free before the next one is made.
         shards += jax.block_until_ready([jax.device_put(buffer, device) for device in devices])
     return jax.make_array_from_single_device_arrays(abstract.shape, sharding, shards)
 
 
-def _read(stored: Mapping[str, StoredTensor], name: str, bounds: Sequence[tuple[int, int]], target: np.ndarray) -> None:
+def _read(tensor: StoredTensor, bounds: Sequence[tuple[int, int]], target: np.ndarray) -> None:
     """Converts the part of a tensor within `bounds` (start and stop on each axis) into `target`, chunk by chunk."""
     from safetensors import safe_open
 
-    file, shape, _ = stored[name]
     (first, stop), *others = bounds
-    rows = max(1, _CHUNK_BYTES // (4 * int(np.prod(shape[1:], dtype=np.int64))))
+    rows = max(1, _CHUNK_BYTES // (4 * int(np.prod(tensor.shape[1:], dtype=np.int64))))
     for start in range(first, stop, rows):
         end = min(start + rows, stop)
         # Opened for each chunk: the file is mapped, and what was read of it counts as memory until it is closed.
-        with safe_open(file, framework="numpy") as handle:
-            part = handle.get_slice(name)[(slice(start, end), *(slice(*bound) for bound in others))]
+        with safe_open(tensor.file, framework="numpy") as handle:
+            part = handle.get_slice(tensor.name)[(slice(start, end), *(slice(*bound) for bound in others))]
             target[start - first : end - first] = part
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.models import LoraSettings
+from rlvr_jax.models import LoraSettings, Remat
 from rlvr_jax.objectives import KL, OBJECTIVES, Objective, Overlong, losses, named_objective, using
 from rlvr_jax.objectives.kl import Estimator
 from rlvr_jax.sharding import MeshShape
@@ -60,8 +60,9 @@ class TrainConfig:
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
     micro_batches: int = 1
     """Pieces in which a batch goes through the model, for memory; the update is the same."""
-    remat: bool = False
-    """Recompute each layer in the backward pass instead of keeping its activations."""
+    remat: Remat = "none"
+    """What each layer keeps for its backward pass: all (none is recomputed), products with weights (dots), or its input
+    alone (full)."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and matrix products; weights, optimizer, norms and softmax are float32. On CPU that is faster."""

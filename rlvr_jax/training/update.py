@@ -9,7 +9,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from rlvr_jax.models import LoraSettings, ModelConfig, token_log_probabilities
+from rlvr_jax.models import LoraSettings, ModelConfig, Remat, token_log_probabilities
 from rlvr_jax.objectives import Loss, kl
 from rlvr_jax.objectives.losses import aggregate, weighted_mean
 from rlvr_jax.records import AnyArray, Batch
@@ -27,7 +27,7 @@ class UpdateSettings:
     loss: Loss
     optimizer: OptimizerSettings
     micro_batches: int = 1
-    remat: bool = False
+    remat: Remat = "none"
     lora: LoraSettings | None = None
 
 

@@ -8,6 +8,7 @@ import pytest
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from rlvr_jax.errors import UserError
 from rlvr_jax.models import abstract_params, config_from_hugging_face
 from rlvr_jax.models.rotary import inverse_frequencies
 
@@ -59,6 +60,44 @@ PUBLISHED = {
         fields("qwen2", 151936, 896, 4864, 24, 14, 2, 1e-6, 1e6, True, use_sliding_window=False),
         494_032_768,
     ),
+    "Qwen3.5-9B": (
+        {
+            "model_type": "qwen3_5",
+            "tie_word_embeddings": False,
+            "vision_config": {"depth": 27, "hidden_size": 1152},
+            "text_config": fields(
+                "qwen3_5_text",
+                248320,
+                4096,
+                12288,
+                32,
+                16,
+                4,
+                1e-6,
+                None,
+                False,
+                head_dim=256,
+                attn_output_gate=True,
+                full_attention_interval=4,
+                layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 8,
+                linear_conv_kernel_dim=4,
+                linear_key_head_dim=128,
+                linear_num_key_heads=16,
+                linear_num_value_heads=32,
+                linear_value_head_dim=128,
+                mtp_num_hidden_layers=1,
+                rope_parameters={
+                    "rope_type": "default",
+                    "rope_theta": 10_000_000,
+                    "partial_rotary_factor": 0.25,
+                    "mrope_interleaved": True,
+                    "mrope_section": [11, 11, 10],
+                },
+            ),
+        },
+        # Of 9,653,104,368: without 456,010,480 of the eyes and 243,290,624 of the multi-token head.
+        8_953_803_264,
+    ),
     "Qwen3-0.6B": (fields("qwen3", 151936, 1024, 3072, 28, 16, 8, 1e-6, 1e6, True, head_dim=128), 596_049_920),
 }
 
@@ -80,3 +119,37 @@ def test_rope_frequencies_are_those_of_transformers(name):
     ours = inverse_frequencies(config_from_hugging_face(published))
     # Radians per position; transformers rounds its powers to float32 before it scales them.
     np.testing.assert_allclose(ours, rotary.inv_freq.numpy(), rtol=0, atol=1e-7)
+
+
+def test_rope_frequencies_of_a_partly_rotated_head():
+    text = PUBLISHED["Qwen3.5-9B"][0]["text_config"]
+    config = transformers.Qwen3_5TextConfig(**{k: v for k, v in text.items() if k not in ("model_type", "rope_theta")})
+    rotary = transformers.models.qwen3_5.modeling_qwen3_5.Qwen3_5TextRotaryEmbedding(config)
+    ours = inverse_frequencies(config_from_hugging_face(text))
+    assert ours.shape == (32,)
+    np.testing.assert_allclose(ours, rotary.inv_freq.numpy(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention"] * 32}, r"layer_types is \['full_attention', .* equal blocks"),
+        ({"layer_types": ["linear_attention"] * 32}, r"layer_types is \['linear_attention', .* equal blocks"),
+        ({"attn_output_gate": False}, "attn_output_gate is False, this port accepts True"),
+        ({"head_dim": None}, "head_dim is missing"),
+        ({"linear_num_value_heads": 24}, r"linear_num_value_heads is 24: .* linear_num_key_heads \(16\)"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', this port accepts 'silu'"),
+        ({"num_hidden_layers": 30, "layer_types": None}, "num_hidden_layers is 30: accepted is a multiple of the 4"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.13}}, "partial_rotary_factor is 0.13: accepted is a share"),
+    ],
+)
+def test_what_is_not_a_qwen3_5_is_refused(changes, message):
+    whole, _ = PUBLISHED["Qwen3.5-9B"]
+    with pytest.raises(UserError, match=message):
+        config_from_hugging_face({**whole, "text_config": {**whole["text_config"], **changes}})
+
+
+def test_layer_types_follow_from_the_interval():
+    whole, _ = PUBLISHED["Qwen3.5-9B"]
+    text = {k: v for k, v in whole["text_config"].items() if k != "layer_types"}
+    assert config_from_hugging_face(text) == config_from_hugging_face(whole)

@@ -1,5 +1,6 @@
 """Exported folders: what transformers computes from them, what `load_params` reads back, and what is refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -15,18 +16,29 @@ from experiments.check_port import compare_logits
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import export_model, init_params, load_params, logits, open_model
 
+QWEN3_5 = {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 6,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+}
 TOKENS = np.random.default_rng(0).integers(0, TINY.vocab_size, (1, 20)).astype(np.int32)
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "untied"])
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "qwen3_5_text", "untied"])
 def policy(request, tiny_model, tmp_path_factory):
     """(model, parameters): those of the model's family, none at its initial zero or one."""
     folder = tmp_path_factory.mktemp("policy") / "model"
     shutil.copytree(tiny_model.folder, folder)
     family = "llama" if request.param == "untied" else request.param
+    hybrid = family == "qwen3_5_text"
     write_config(
         folder,
-        TINY,
+        dataclasses.replace(TINY, num_layers=4) if hybrid else TINY,
+        **(QWEN3_5 if hybrid else {}),
         model_type=family,
         tie_word_embeddings=request.param != "untied",
         torch_dtype="float16",
@@ -98,6 +110,33 @@ def test_shards(policy, tmp_path, one_device):
     assert_equal_trees(load_params(tmp_path / "out", model.config, one_device), params)
     export_model(model, params, tmp_path / "whole", dtype="float32")
     np.testing.assert_array_equal(transformers_logits(tmp_path / "out"), transformers_logits(tmp_path / "whole"))
+
+
+def test_text_of_a_multimodal_model_goes_in_and_out(tiny_model, tmp_path, one_device):
+    """A Qwen3.5 as transformers makes it, eyes and all: the same text logits in ours, and in the export."""
+    text = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "head_dim": 8}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": 7, **QWEN3_5}
+    eyes = {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 32}
+    torch.manual_seed(0)
+    config = transformers.Qwen3_5Config(text_config=text, vision_config=eyes, tie_word_embeddings=False)
+    whole = transformers.Qwen3_5ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in whole.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+        expected = whole(torch.tensor(TOKENS, dtype=torch.long)).logits[0].numpy()
+    shutil.copytree(tiny_model.folder, tmp_path / "whole")
+    whole.save_pretrained(tmp_path / "whole")
+    model = open_model(str(tmp_path / "whole"))
+    assert model.eos_token_ids == (7,)
+    params = load_params(model.folder, model.config, one_device)
+    assert compare_logits(np.asarray(logits(params, TOKENS, config=model.config))[0], expected)["kl"] <= 1e-9
+    export_model(model, params, tmp_path / "text", dtype="float32")
+    exported = open_model(str(tmp_path / "text"))
+    assert (exported.config, exported.eos_token_ids) == (model.config, (7,))
+    fields = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert (fields["model_type"], fields["architectures"]) == ("qwen3_5_text", ["Qwen3_5ForCausalLM"])
+    figures = compare_logits(transformers_logits(tmp_path / "text"), expected)
+    assert figures["relative_difference"] <= 2e-5
 
 
 def test_folder_has_all_that_serving_needs(tiny_model, params, tmp_path):

@@ -11,10 +11,13 @@ from transformers import DynamicCache, Qwen3_5TextConfig
 from transformers.models.qwen3_5 import modeling_qwen3_5 as reference
 
 from rlvr_jax.models.gated_delta import (
+    Projected,
     Weights,
     chunked,
-    gated_delta_layer,
     initial_state,
+    mix,
+    project,
+    read_out,
     recurrent,
     short_convolution,
 )
@@ -216,7 +219,18 @@ TENSORS = {
     "norm": "norm.weight",
     "output": "out_proj.weight",
 }
-layer = jax.jit(functools.partial(gated_delta_layer, key_heads=2, norm_eps=1e-3), static_argnames="chunk")
+
+
+@functools.partial(jax.jit, static_argnames="chunk")
+def layer(weights, x, state, mask=None, chunk=64):
+    """The whole layer on sequences; pads give 0."""
+    if mask is not None:
+        x = jnp.where(mask[..., None], x, 0)
+    flat = project(weights, x.reshape(-1, x.shape[-1]))
+    projected = Projected(*(part.reshape(*x.shape[:-1], -1) for part in flat))
+    mixed, state = mix(weights, projected, state, mask, key_heads=2, chunk=chunk)
+    outputs = read_out(weights, mixed.reshape(-1, *mixed.shape[-2:]), flat.gate, norm_eps=1e-3)
+    return outputs.reshape(x.shape), state
 
 
 @pytest.fixture(scope="module")

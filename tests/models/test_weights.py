@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import TINY, read
+from conftest import HYBRID, TINY, random_params, read
 from jax.sharding import Mesh
 from safetensors.numpy import save_file
 
@@ -51,11 +52,18 @@ def test_half_precision_is_widened_exactly(dtype, tensors, params, tmp_path, one
 
 
 def test_layout_has_every_parameter_once():
-    for config in (TINY, dataclasses.replace(TINY, tie_word_embeddings=False, attention_bias=True)):
+    for changes in ({}, {"tie_word_embeddings": False, "attention_bias": True}, HYBRID):
+        config = dataclasses.replace(TINY, **changes)
         layout = checkpoint_layout(config)
         sizes = [int(np.prod(place.shape)) for place in layout.values()]
         assert sum(sizes) == sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
-        assert all(HUGGING_FACE_NAMES[place.parameter].format(place.layer) == name for name, place in layout.items())
+        rows = {(place.parameter, place.layer) for place in layout.values()}
+        assert len(rows) == len(layout)
+        if not config.delta:
+            assert all(HUGGING_FACE_NAMES[place.parameter].format(place.layer) == n for n, place in layout.items())
+    layers = {name: layout[name].layer for name in layout if "input_layernorm" in name}
+    assert list(layers.values()) == [0, 1, 0, 1, 2, 3]
+    assert [int(name.split(".")[2]) for name in layers] == [2, 5, 0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +119,25 @@ def test_a_tied_head_may_be_repeated(tensors, params, tmp_path, one_device):
     repeated = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].copy()}
     save_file(repeated, tmp_path / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, TINY, one_device), params)
+
+
+@pytest.mark.parametrize("shape", [{"data": 1, "fsdp": 2, "tensor": 2}, {"data": 1}], ids=str)
+def test_text_is_picked_out_of_a_multimodal_checkpoint(shape, tmp_path):
+    """As Qwen3.5 is published: other names, a part that sees, and one that guesses further tokens."""
+    config = dataclasses.replace(TINY, **HYBRID)
+    params = random_params(config)
+    tensors = hugging_face_tensors(config, lambda name, layer: read(params, name, layer))
+    renamed = {name.replace("model.", "model.language_model.", 1): value for name, value in tensors}
+    others = {"model.visual.blocks.0.attn.qkv.weight": np.ones((3, 2)), "mtp.layers.0.mlp.up_proj.weight": np.ones(2)}
+    save_file(renamed | others, tmp_path / "model.safetensors")
+    mesh = make_mesh(MeshShape(**shape), jax.devices()[: math.prod(shape.values())])
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, config, mesh), params)
+    renamed.pop("model.language_model.layers.3.linear_attn.A_log")
+    save_file(renamed | others, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"tensor model\.layers\.3\.linear_attn\.A_log of shape \(4,\) is missing"):
+        load_params(tmp_path, config, mesh)
+    with pytest.raises(UserError, match=r"mesh axis tensor is 4: accepted is a divisor of .*key"):
+        param_shardings(config, make_mesh(MeshShape(data=1, fsdp=2, tensor=4)))
 
 
 def test_loaded_parameters_may_be_donated(tiny_model, one_device: Mesh):

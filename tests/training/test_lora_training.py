@@ -100,7 +100,7 @@ def test_the_same_update_on_every_mesh(params, adapters, batch, one_device):
 def test_micro_batches_change_nothing_and_the_base_is_the_reference(params, adapters, batch):
     arguments = (batch, PREFIX, ONE, params)
     expected = loss_and_gradients(adapters, *arguments, settings=SETTINGS, rows=1)
-    pieces = dataclasses.replace(SETTINGS, micro_batches=4, remat=True)
+    pieces = dataclasses.replace(SETTINGS, micro_batches=4, remat="full")
     got = loss_and_gradients(adapters, *arguments, settings=pieces, rows=1)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
     assert relative(got[2], expected[2]) < 1e-5

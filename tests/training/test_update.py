@@ -81,7 +81,7 @@ def test_loss_and_gradient_by_hand(params, batch, aggregation):
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
 def test_micro_batches_change_nothing(params, batch, micro_batches):
     expected = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=SETTINGS, rows=1)
-    settings = dataclasses.replace(SETTINGS, micro_batches=micro_batches, remat=True)
+    settings = dataclasses.replace(SETTINGS, micro_batches=micro_batches, remat="full")
     got = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=settings, rows=1)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
     assert relative(got[2], expected[2]) < 1e-5
