@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlvr_jax.tasks.task import Row, Split, Verdict, in_held_out
+from rlvr_jax.tasks.task import Row, Split, Verdict, in_held_out, right_or_wrong
 
 _FEW_SHOT = "82 + 18 = 100\n7 - 1 = 6\n93 - 70 = 23\n36 - 22 = 14\n"
 
@@ -41,9 +41,8 @@ class Arithmetic:
         """Right when the completion is the number alone, ended by a line break."""
         match = re.fullmatch(r"\s*(-?[0-9]{1,18})\n", completion)
         if match is None:
-            return Verdict(False, "no number" if completion.endswith("\n") else "not ended")
-        correct = int(match[1]) == int(row.answer)
-        return Verdict(correct, "right" if correct else "wrong")
+            return Verdict("unparsable", "no number" if completion.endswith("\n") else "not ended")
+        return right_or_wrong(int(match[1]) == int(row.answer))
 
 
 def _sum(generator: np.random.Generator, low: int, high: int) -> tuple[str, int]:

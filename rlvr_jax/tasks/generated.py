@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.tasks.task import Row, Split, Verdict, chat_prompt, in_held_out
+from rlvr_jax.tasks.answers import own_answer
+from rlvr_jax.tasks.task import Row, Split, Verdict, chat_prompt, in_held_out, right_or_wrong
 
 _SYSTEM = "Answer the question. Give only the final answer, with no explanation."
 _NUMERIC = {"chain_sum"}
@@ -64,7 +65,7 @@ class ReasoningGym:
         return f"{_SYSTEM}\n\n", f"Question: {row.question}\nAnswer:"
 
     def verify(self, row: Row, completion: str) -> Verdict:
-        answer = completion.rpartition("</think>")[2].strip()
+        answer = own_answer(completion).strip()
         numbers = [_DECIMAL.fullmatch(text.replace(",", "")) for text in (answer, row.answer)]
         correct = answer == row.answer or (all(numbers) and len({Fraction(number[0]) for number in numbers}) == 1)
-        return Verdict(correct, "right" if correct else "wrong" if answer else "no answer")
+        return right_or_wrong(correct) if answer else Verdict("unparsable", "no answer")

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.tasks.task import Row, Split, Verdict, chat_prompt, in_held_out
+from rlvr_jax.tasks.answers import after_marker, committed_passage, own_answer
+from rlvr_jax.tasks.task import Row, Split, Verdict, chat_prompt, in_held_out, right_or_wrong
 
 _SYSTEM = "Solve the problem step by step. Write the final answer, a number alone, after ####."
 _HUB_ID = "openai/gsm8k"
@@ -63,48 +64,33 @@ class GSM8K:
 
 def grade(completion: str, gold: str, reward: str = "flexible") -> Verdict:
     """Compares exactly, as fractions. `strict` reads only what follows `####`; `flexible` also other ways to commit."""
-    text = _own_answer(completion)
+    text = own_answer(completion)
     expected = _number(gold)
-    readings = {"strict": _committed(_after_marker(text)), "flexible": _committed(_final(text))}
+    readings = {"strict": _committed(after_marker(text)), "flexible": _committed(_final(text))}
     scores = {name: value is not None and value == expected for name, value in readings.items()}
-    reason = "right" if scores[reward] else "no number" if readings[reward] is None else "wrong"
-    return Verdict(scores[reward], reason, scores)
+    if expected is None:
+        return Verdict("unparsable", "no number in the gold", scores)
+    if readings[reward] is None:
+        return Verdict("unparsable", "no number", scores)
+    return right_or_wrong(scores[reward], scores)
 
 
 _DIGITS = r"[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,30})?|[0-9]{1,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30}"
 # A minus directly behind a digit, letter or bracket is a subtraction, not a sign.
 _NUMBER = re.compile(
-    rf"(?P<sign>(?<![\w)\]}}])-)?(?<![\w.,])\$?(?P<minus>-)?(?P<top>{_DIGITS})(?![0-9])(?:/(?P<bottom>[0-9]{{1,30}})(?![0-9.,/]*[0-9]))?"
+    rf"(?P<sign>(?<![\w)\]}}])-)?(?<![\w.,])\$?(?P<minus>-)?(?P<top>{_DIGITS})(?![0-9])(?:/(?P<bottom>[0-9]{{1,30}})(?![0-9.,/]{{0,30}}[0-9]))?"
 )
+_LONGEST_ENDING = 20_000
+"""Characters at the end of a completion that are searched for its last number."""
 _ALTERNATIVE = re.compile(r"[^0-9.(]{0,20}\b(?:or|and)\b[^0-9.(]{0,20}|\s*[,;]\s*")
-_RUN_ON = re.compile(r"\n\s*(?:\**\s*)?(?:Question|Problem|User|Human|Q)\b[^\n:]{0,12}:", re.IGNORECASE)
-
-
-def _own_answer(completion: str) -> str:
-    """The model's answer to the question asked: after its reasoning block, before a question it invents."""
-    text = completion.rpartition("</think>")[2]
-    return _RUN_ON.split(text, maxsplit=1)[0]
-
-
-def _after_marker(text: str) -> str | None:
-    _, marker, rest = text.rpartition("####")
-    return rest.strip(" \t").partition("\n")[0] if marker else None
 
 
 def _final(text: str) -> str | None:
-    """The passage that commits to an answer, the most explicit kind first; within a kind the last one counts."""
-    if "####" in text:
-        return _after_marker(text)
-    for pattern in (
-        r"<answer>([^<]{0,200})</answer>",
-        r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\}){0,200})\}",
-        r"\*\*([^*\n]{0,80}[0-9][^*\n]{0,80})\*\*\W*\Z",
-        r"(?:final answer|answer)(?: is|:)[ \t]*([^\n]*[0-9][^\n]*)",
-    ):
-        found = re.findall(pattern, text, re.IGNORECASE)
-        if found:
-            return found[-1]
-    numbers = list(_NUMBER.finditer(_plain(text)))
+    """The passage that commits to an answer; without one, the last number."""
+    passage = committed_passage(text, holding="[0-9]")
+    if passage is not None:
+        return passage.text
+    numbers = list(_NUMBER.finditer(_plain(text[-_LONGEST_ENDING:])))
     return numbers[-1][0] if numbers else None
 
 

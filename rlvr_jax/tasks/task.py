@@ -22,16 +22,30 @@ class Row:
     answer: str
 
 
+Outcome = Literal["correct", "wrong", "unparsable", "timed-out"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """What a verifier says of one completion."""
 
-    correct: bool
-    """The verdict that becomes the reward."""
+    outcome: Outcome
+    """`unparsable`: no answer was found in the completion, or none that can be read, or the gold cannot be read.
+    `timed-out`: the verifier was ended before it came to a verdict."""
     reason: str
     """One word or two for a person: "right", "wrong", "no number", ..."""
     scores: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     """Other readings of the same completion, by name (GSM8K: strict and flexible)."""
+
+    @property
+    def correct(self) -> bool:
+        """The verdict that becomes the reward."""
+        return self.outcome == "correct"
+
+
+def right_or_wrong(correct: bool, scores: Mapping[str, bool] | None = None) -> Verdict:
+    """The verdict on an answer that could be read."""
+    return Verdict("correct" if correct else "wrong", "right" if correct else "wrong", scores or {})
 
 
 @runtime_checkable
