@@ -3,6 +3,9 @@
 A query's keys come from several *sources*. A source that many queries share is stored once and never copied:
 the queries that share it are folded into one long axis, so its scores are one large matrix product. One softmax
 runs over the scores of all sources side by side, which makes the result exact.
+
+`attend` is the reference, and the fastest for a single query and on CPU. It stores all scores, so `attend_causally`
+takes a fused kernel for long queries on accelerators.
 """
 
 import math
@@ -11,7 +14,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
+
+from rlvr_jax.models.attention_kernels import fused_kernel, sharded
 
 
 class Source(NamedTuple):
@@ -66,4 +72,45 @@ def attend(
         size = source.keys.shape[-1]
         context += unfolded(folded(weights[..., start : start + size], source) @ source.values, source)
         start += size
+    return context.reshape(*batch, length, heads * head_dim)
+
+
+def attend_causally(
+    queries: Float[Array, "*batch T H head_dim"], sources: Sequence[Source], mesh: Mesh | None = None
+) -> Float[Array, "*batch T heads_times_head_dim"]:
+    """`attend` where each query sees the real keys of all sources but the last, and in the last those up to its own.
+
+    The last source holds the T queries' own keys. `visible` says just that, in full: its last row tells which keys are
+    real. The result at a query whose own key is a pad is finite and otherwise unspecified.
+
+    With the `mesh` that the caller runs on, a kernel is taken where `fused_kernel` names one; without, never. The
+    mesh decides and not `jax.lax.platform_dependent`, because a kernel needs the mesh to be partitioned, because that
+    function would have every platform keep what any platform's gradient needs, all scores among it, and because JAX
+    cannot trace cuDNN's attention where cuDNN is not installed. A `vmap` around must name the mesh axes that its axis
+    is split over (`spmd_axis_name`), else each device computes all of it.
+
+    Raises ValueError if the last source has not T keys.
+    """
+    *batch, length, heads, head_dim = queries.shape
+    if sources[-1].keys.shape[-1] != length:
+        raise ValueError(
+            f"the last source has {sources[-1].keys.shape[-1]} keys: expected one for each of {length} queries"
+        )
+    kernel = fused_kernel(mesh, queries, sources[-1].keys.shape[-3]) if mesh is not None and queries.size else None
+    if kernel is None:
+        return attend(queries, sources)
+
+    def copied(x: Array, shared: int) -> Array:
+        """`[*shared, ...]` to `[B, ...]`: for each sequence of the batch."""
+        x = x.reshape(*x.shape[:shared], *[1] * (len(batch) - shared), *x.shape[shared:])
+        return jnp.broadcast_to(x, (*batch, *x.shape[len(batch) :])).reshape(-1, *x.shape[len(batch) :])
+
+    def real(source: Source) -> Bool[Array, "B S"]:
+        last_row = jnp.ones(1, bool) if source.visible is None else jnp.atleast_2d(source.visible)[..., -1, :]
+        return jnp.broadcast_to(last_row, (*batch, source.keys.shape[-1])).reshape(-1, source.keys.shape[-1])
+
+    keys = jnp.concatenate([copied(source.keys, source.keys.ndim - 3) for source in sources], -1)
+    values = jnp.concatenate([copied(source.values, source.values.ndim - 3) for source in sources], -2)
+    is_real = jnp.concatenate([real(source) for source in sources], -1)
+    context = sharded(kernel, mesh)(queries.reshape(-1, length, heads, head_dim), keys, values, is_real)
     return context.reshape(*batch, length, heads * head_dim)
