@@ -157,6 +157,8 @@ def save_adapters(folder: Path, adapters: PyTree, config: ModelConfig, settings:
     with new_folder(folder) as scratch:
         save_file(tensors, scratch / "adapter_model.safetensors", metadata={"format": "pt"})
         (scratch / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
+        # safetensors lets only their owner read its files, where a server may be another user.
+        (scratch / "adapter_model.safetensors").chmod((scratch / "adapter_config.json").stat().st_mode)
 
 
 def _peft_name(module: str, factor: str) -> str:

@@ -65,6 +65,7 @@ def test_a_run_its_adapters_and_its_merged_export_are_one_policy(call, config, p
     # Rank 2, two layers: inputs and outputs of q_proj (32, 32), v_proj (32, 16) and down_proj (48, 32).
     assert written["parameters"] == 2 * 2 * (32 + 32 + 32 + 16 + 48 + 32)
     assert written["bytes"] == (alone / "adapter_model.safetensors").stat().st_size
+    assert len({file.stat().st_mode for file in alone.iterdir()}) == 1, "all are as readable as each other"
 
     expected = np.asarray(jax.jit(lambda params: logits(params, TOKENS, config=tiny_model.config))(policy))
     untrained = logits_of(transformers.AutoModelForCausalLM.from_pretrained(tiny_model.folder, dtype=torch.float32))

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
+from tokenizers import Tokenizer
 
 from experiments.check_port import compare_logits
 from rlvr_jax.errors import UserError
@@ -27,7 +28,7 @@ CLASSES = {
 HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128}
 
 TEXTS = [
-    "It's what they'll say: we've 1234 apples, I'd eat 5.",
+    "It's what they'll say: we've 1234 apples, I'd eat 5; a'sober b'tis c'REAL d'vein e'milk f'llama g'dear",
     "Es war einmal ein Ko\u0308nig, der hatte; def f(x):\n\n    return x  +\t1\r\n",
     "\u65e5\u672c\u8a9e\u306e\u6587\u7ae0 \U0001f600 mixed, [PAD399] and  two spaces ",
     "<|im_start|>user\n<think>it's</think> <tool><|im_end|>",
@@ -214,8 +215,13 @@ def test_the_tokenizer_is_qwens(write, tokenizer):
         fields["tokenizer.ggml.eot_token_id"] = tokenizer.convert_tokens_to_ids("</think>")
 
     model = open_model(str(write("qwen2", change=add_template)[0]))
+    # By itself as well: transformers may put its own class of the family in its place.
+    written = Tokenizer.from_file(str(model.folder / "tokenizer.json"))
+    pieces, expected = (x.pre_tokenizer.pre_tokenize_str for x in (written, tokenizer.backend_tokenizer))
     for text in TEXTS:
+        assert pieces(text) == expected(text)
         encoded = tokenizer.encode(text)
+        assert written.encode(text).ids == encoded
         assert model.tokenizer.encode(text) == encoded
         for skip in (False, True):
             settings = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": False}
@@ -230,17 +236,11 @@ def of_fields(**changes):
     """A change of fields: `__` stands for a dot, None takes a field out."""
 
     def change(fields, _):
-        for name, value in changes.items():
-            name = name.replace("__", ".")
-            fields[name] = value
-            if value is None:
-                del fields[name]
+        fields.update({name.replace("__", "."): value for name, value in changes.items()})
+        for name in [name for name, value in fields.items() if value is None]:
+            del fields[name]
 
     return change
-
-
-def of_tensors(change):
-    return lambda _, tensors: change(tensors)
 
 
 @pytest.mark.parametrize(
@@ -262,17 +262,17 @@ def of_tensors(change):
         (of_fields(tokenizer__ggml__pre="llama-bpe"), r"tokenizer is \('gpt2', 'llama-bpe'\), this reader accepts"),
         (of_fields(tokenizer__ggml__add_bos_token=True), r"tokenizer\.ggml\.add_bos_token is True"),
         (of_fields(tokenizer__ggml__merges=None), r"tokenizer\.ggml\.merges is missing"),
-        (of_tensors(lambda t: t.pop("blk.1.attn_k.bias")), r"tensor blk\.1\.attn_k\.bias is missing"),
+        (lambda _, t: t.pop("blk.1.attn_k.bias"), r"tensor blk\.1\.attn_k\.bias is missing"),
         (
-            of_tensors(lambda t: t.update({"rope_freqs.weight": np.ones(32, np.float32)})),
+            lambda _, t: t.update({"rope_freqs.weight": np.ones(32, np.float32)}),
             r"tensor rope_freqs\.weight is not supported",
         ),
         (
-            of_tensors(lambda t: t.update({"output_norm.weight": np.ones(255, np.float32)})),
+            lambda _, t: t.update({"output_norm.weight": np.ones(255, np.float32)}),
             r"output_norm\.weight has shape \(255,\), the file's own fields ask for \(256,\)",
         ),
         (
-            of_tensors(lambda t: t.update({"output_norm.weight": np.ones(256, np.float64)})),
+            lambda _, t: t.update({"output_norm.weight": np.ones(256, np.float64)}),
             r"output_norm\.weight is of type F64",
         ),
     ],
