@@ -114,7 +114,7 @@ def _hugging_face_tensors(
     layout = checkpoint_layout(config)
     sources = {name: _GGUF_NAMES[place.parameter].format(place.layer) for name, place in layout.items()}
     if unknown := sorted(tensors.keys() - set(sources.values())):
-        raise UserError(f"{file}: tensor {unknown[0]} is not supported (nor are {len(unknown) - 1} more)")
+        raise UserError(f"{file}: tensor {unknown[0]} is not supported (and {len(unknown) - 1} more)")
     weights = {}
     for name, place in layout.items():
         source = sources[name]

@@ -265,7 +265,7 @@ def of_fields(**changes):
         (lambda _, t: t.pop("blk.1.attn_k.bias"), r"tensor blk\.1\.attn_k\.bias is missing"),
         (
             lambda _, t: t.update({"rope_freqs.weight": np.ones(32, np.float32)}),
-            r"tensor rope_freqs\.weight is not supported",
+            r"tensor rope_freqs\.weight is not supported \(and 0 more\)",
         ),
         (
             lambda _, t: t.update({"output_norm.weight": np.ones(255, np.float32)}),
