@@ -33,8 +33,9 @@ from rlvr_jax.models.export import new_folder
 from rlvr_jax.models.weights import checkpoint_layout
 from rlvr_jax.sharding import named_sharding
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""What can be adapted, by its name in a checkpoint."""
+_DEFAULT = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TARGETS = (*_DEFAULT, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
+"""What can be adapted, by its name in a checkpoint; only Gated DeltaNet layers (Qwen3.5) have those from `in_proj_qkv` on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class LoraSettings:
     rank: int = 64
     alpha: float = 128.0
     """The product B A counts alpha / rank."""
-    targets: tuple[str, ...] = TARGETS
+    targets: tuple[str, ...] = _DEFAULT
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -70,6 +71,9 @@ def _adapted_modules(config: ModelConfig, settings: LoraSettings) -> dict[str, l
         module, _, kind = tensor.rpartition(".")
         if kind == "weight" and module.split(".")[-1] in settings.targets:
             modules.setdefault(place.parameter, []).append(module)
+    found = {module[0].split(".")[-1] for module in modules.values()}
+    if missing := [target for target in settings.targets if target not in found]:
+        raise UserError(f"targets has {missing[0]!r}, which this model does not have")
     return modules
 
 
@@ -79,8 +83,9 @@ def init_adapters(config: ModelConfig, settings: LoraSettings, seed: int) -> Par
     adapters = {}
     for name, modules in _adapted_modules(config, settings).items():
         layers, out, width = shapes[name].shape
-        # Addressed by the target, so that a weight's A does not depend on what else is adapted.
+        # Addressed by target and kind of layer, so that a weight's A does not depend on what else is adapted.
         key = jax.random.fold_in(jax.random.key(seed), TARGETS.index(modules[0].split(".")[-1]))
+        key = jax.random.fold_in(key, ("layers", "delta_layers").index(name.partition(".")[0]))
         a = jax.random.uniform(key, (layers, settings.rank, width), minval=-1.0, maxval=1.0) * width**-0.5
         adapters[name] = {"a": a, "b": jnp.zeros((layers, out, settings.rank))}
     return unflatten_dict(adapters, sep=".")
@@ -204,6 +209,8 @@ def load_adapters(folder: Path, config: ModelConfig, mesh: Mesh) -> tuple[Params
         tensors = load_file(file)
     except SafetensorError as error:
         raise UserError(f"{file} is not a whole safetensors file ({error})") from error
+    if config.delta:  # adapters of the whole multimodal model call its text decoder so
+        tensors = {name.replace(".language_model.", ".", 1): tensor for name, tensor in tensors.items()}
 
     def take(name: str, shape: tuple[int, ...]) -> np.ndarray:
         if name not in tensors:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import PREFIX, TINY
+from conftest import HYBRID, PREFIX, TINY, random_params
 from safetensors.numpy import load_file, save_file
 from test_decoder import logits, reference_model
 
@@ -108,7 +108,7 @@ peft_warns = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is d
 
 
 @peft_warns
-@pytest.mark.parametrize("targets", [TARGETS, ("q_proj", "v_proj")], ids=len)
+@pytest.mark.parametrize("targets", [LoraSettings().targets, ("q_proj", "v_proj")], ids=len)
 def test_adapters_of_peft_give_the_same_logits(params, targets, tmp_path, one_device):
     peft = pytest.importorskip("peft")
     import torch
@@ -127,7 +127,7 @@ def test_adapters_of_peft_give_the_same_logits(params, targets, tmp_path, one_de
 
 
 @peft_warns
-@pytest.mark.parametrize("targets", [TARGETS, ("o_proj", "gate_proj")], ids=len)
+@pytest.mark.parametrize("targets", [LoraSettings().targets, ("o_proj", "gate_proj")], ids=len)
 def test_our_adapters_give_peft_the_same_logits(params, adapters, targets, tmp_path):
     peft = pytest.importorskip("peft")
     import torch
@@ -139,6 +139,31 @@ def test_our_adapters_give_peft_the_same_logits(params, adapters, targets, tmp_p
     with torch.no_grad():
         expected = model(torch.tensor(tokens_of(), dtype=torch.long)).logits.numpy()
     assert_close(logits(TINY, adapted(params, ours, settings), jnp.array(tokens_of())), expected)
+
+
+@peft_warns
+def test_adapters_of_gated_delta_layers_in_both_directions(tmp_path, one_device):
+    """All twelve targets of a Qwen3.5, with tensors named as in its multimodal checkpoint on the way in."""
+    peft = pytest.importorskip("peft")
+    import torch
+
+    config = dataclasses.replace(TINY, **HYBRID)
+    params, settings = random_params(config), dataclasses.replace(SETTINGS, targets=TARGETS)
+    new = init_adapters(config, settings, seed=0)
+    assert not np.array_equal(new["layers"]["mlp"]["up"]["a"], new["delta_layers"]["mlp"]["up"]["a"][:2])
+    adapters = jax.tree.map(lambda x: 0.1 * jax.random.normal(jax.random.key(x.size), x.shape), new)
+    save_adapters(tmp_path, adapters, config, settings, "tiny")
+    model = peft.PeftModel.from_pretrained(reference_model(config, params, "qwen3_5"), tmp_path).eval()
+    with torch.no_grad():
+        expected = model(torch.tensor(tokens_of(), dtype=torch.long)).logits.numpy()
+    assert_close(logits(config, adapted(params, adapters, settings), jnp.array(tokens_of())), expected)
+    file = tmp_path / "adapter_model.safetensors"
+    renamed = {name.replace(".layers.", ".language_model.layers."): tensor for name, tensor in load_file(file).items()}
+    save_file(renamed, file)
+    loaded, _ = load_adapters(tmp_path, config, one_device)
+    jax.tree.map(np.testing.assert_array_equal, loaded, adapters)
+    with pytest.raises(UserError, match="targets has 'in_proj_qkv', which this model does not have"):
+        init_adapters(TINY, settings, seed=0)
 
 
 def at(tree, path):

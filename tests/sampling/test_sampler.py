@@ -124,13 +124,24 @@ def test_two_steps_share_no_noise_and_one_step_repeats(params, prompts):
     assert len({row.tobytes() for row in first.reshape(24, 12)}) > 20
 
 
-@pytest.mark.parametrize("shape", [MeshShape(data=8), MeshShape(data=2, fsdp=2, tensor=2), MeshShape(data=1, fsdp=8)])
-def test_same_tokens_on_every_mesh(params, prompts, shape):
-    expected = jax.device_get(roll(params, prompts))
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        (MeshShape(data=8), {}),
+        (MeshShape(data=2, fsdp=2, tensor=2), {}),
+        (MeshShape(data=1, fsdp=8), {}),
+        (MeshShape(data=2, fsdp=2, tensor=2), HYBRID),
+    ],
+    ids=["data", "all axes", "fsdp", "qwen3_5 on all axes"],
+)
+def test_same_tokens_on_every_mesh(params, prompts, shape, changes):
+    config = dataclasses.replace(TINY, **changes)
+    params = random_params(config, deviation=0.05) if changes else params
+    expected = jax.device_get(roll(params, prompts, config=config))
     mesh = make_mesh(shape)
-    placed = jax.device_put(params, param_shardings(TINY, mesh))
+    placed = jax.device_put(params, param_shardings(config, mesh))
     spread = jax.device_put(prompts, named_sharding(mesh, ("batch",)))
-    got = jax.device_get(roll(placed, spread, rows=batch_shards(mesh)))
+    got = jax.device_get(roll(placed, spread, config=config, rows=batch_shards(mesh)))
     np.testing.assert_array_equal(got.tokens, expected.tokens)
     np.testing.assert_allclose(got.log_probabilities, expected.log_probabilities, atol=1e-5)
 
