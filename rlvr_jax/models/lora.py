@@ -35,7 +35,7 @@ from rlvr_jax.sharding import named_sharding
 
 _DEFAULT = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 TARGETS = (*_DEFAULT, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
-"""What can be adapted, by its name in a checkpoint; only Gated DeltaNet layers (Qwen3.5) have those from `in_proj_qkv` on."""
+"""What can be adapted, by its name in a checkpoint; from `in_proj_qkv` on, in Gated DeltaNet layers (Qwen3.5) alone."""
 
 
 @dataclasses.dataclass(frozen=True)
