@@ -15,7 +15,7 @@ from rlvr_jax.models import Model
 from rlvr_jax.records import Prompts, Rollouts
 from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import batch_shards, named_sharding
-from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict
+from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Roller:
 
     def __init__(self, model: Model, task: Task, encoder: PromptEncoder, mesh: Mesh):
         self.model, self.task, self.encoder, self.mesh = model, task, encoder, mesh
+        self.verify = verifier_of(task)
         # Put on the device once: a transfer at every step would be wasted.
         replicated = named_sharding(mesh)
         self.prefix = jax.device_put(encoder.prefix, replicated)
@@ -84,9 +85,9 @@ class Roller:
         tokens, mask = jax.device_get((rollouts.tokens, rollouts.mask))
         sampled = time.perf_counter()
         completions = self._decode(tokens, mask)
-        verdicts = [
-            [self.task.verify(row, text) for text in group] for row, group in zip(rows, completions, strict=True)
-        ]
+        asked = [row for row in rows for _ in range(samples)]
+        judged = self.verify(asked, [text for group in completions for text in group])
+        verdicts = [judged[start : start + samples] for start in range(0, len(judged), samples)]
         seconds = {"sample": sampled - started, "verify": time.perf_counter() - sampled}
         return GradedRollouts(rows, prompts, rollouts, completions, verdicts, mask.sum(-1), seconds)
 

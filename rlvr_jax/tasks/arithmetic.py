@@ -16,6 +16,7 @@ class Arithmetic:
 
     name = "arithmetic"
     stop = ("\n",)
+    worker_grader = None
     max_new_tokens = 5  # a space, three digits, the line break
 
     def row(self, split: Split, index: int, seed: int = 0) -> Row:

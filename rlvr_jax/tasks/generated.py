@@ -26,6 +26,7 @@ class ReasoningGym:
     """
 
     stop = ()
+    worker_grader = None
     max_new_tokens = 64
 
     def __init__(self, generator: str, prompt_format: Literal["chat", "plain"] = "chat"):

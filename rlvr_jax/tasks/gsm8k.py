@@ -1,65 +1,33 @@
 """GSM8K (arXiv 2110.14168): grade-school word problems whose gold answer ends in `#### N`."""
 
-import functools
-import json
 import re
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from rlvr_jax.errors import UserError
 from rlvr_jax.tasks.answers import after_marker, committed_passage, own_answer
-from rlvr_jax.tasks.task import Row, Split, Verdict, chat_prompt, in_held_out, right_or_wrong
+from rlvr_jax.tasks.rows import Source
+from rlvr_jax.tasks.stored import StoredTask
+from rlvr_jax.tasks.task import Verdict, right_or_wrong
 
-_SYSTEM = "Solve the problem step by step. Write the final answer, a number alone, after ####."
-_HUB_ID = "openai/gsm8k"
-_FILES = {"train": "train.jsonl", "held_out": "test.jsonl"}
+SYSTEM = "Solve the problem step by step. Write the final answer, a number alone, after ####."
+_SOURCE = Source(
+    "gsm8k",
+    {"train": (("openai/gsm8k", "main", "train"),), "held_out": (("openai/gsm8k", "main", "test"),)},
+    question=("question",),
+    answer=("answer",),
+    gold=lambda text: text.rpartition("####")[2].strip(),
+)
 
 
-class GSM8K:
-    """The public train split for training and the public test split as held-out questions.
-
-    `data` is a folder with train.jsonl and test.jsonl, one JSONL file (an eighth of it, chosen by question text, is
-    held out), or `None` for the hub. Each row needs `question` and `answer`.
-    """
-
-    stop = ()
-    max_new_tokens = 256  # the cap of the paper's precursor runs
-
-    def __init__(
-        self,
-        data: str | None = None,
-        prompt_format: Literal["chat", "plain"] = "chat",
-        reward: Literal["flexible", "strict"] = "flexible",
-    ):
-        self.name = "gsm8k" if reward == "flexible" else "gsm8k:strict"
-        self.prompt_format, self.reward = prompt_format, reward
-        self._rows = {split: functools.cache(lambda split=split: _load(data, split)) for split in _FILES}
-        self._order = functools.lru_cache(2)(self._shuffled)
-
-    def row(self, split: Split, index: int, seed: int = 0) -> Row:
-        """Held-out rows in file order; train rows in a new order each epoch, decided by (seed, epoch)."""
-        rows = self._rows[split]()
-        if split == "held_out":
-            return rows[index]
-        epoch, place = divmod(index, len(rows))
-        return rows[self._order(seed, epoch)[place]]
-
-    def _shuffled(self, seed: int, epoch: int) -> np.ndarray:
-        return np.random.default_rng([seed, epoch]).permutation(len(self._rows["train"]()))
-
-    def size(self, split: Split) -> int:
-        return len(self._rows[split]())
-
-    def prompt(self, row: Row, tokenizer: Any) -> tuple[str, str]:
-        if self.prompt_format == "chat":
-            return chat_prompt(tokenizer, _SYSTEM, row.question)
-        return f"{_SYSTEM}\n\n", f"Question: {row.question}\nAnswer:"
-
-    def verify(self, row: Row, completion: str) -> Verdict:
-        return grade(completion, row.answer, self.reward)
+def make_gsm8k(
+    data: str | None = None,
+    prompt_format: Literal["chat", "plain"] = "chat",
+    reward: Literal["flexible", "strict"] = "flexible",
+) -> StoredTask:
+    """The public train split for training and the public test split as held-out questions."""
+    name = "gsm8k" if reward == "flexible" else "gsm8k:strict"
+    # 256 new tokens is the cap of the paper's precursor runs.
+    return StoredTask(name, _SOURCE, name, SYSTEM, 256, data, prompt_format)
 
 
 def grade(completion: str, gold: str, reward: str = "flexible") -> Verdict:
@@ -124,47 +92,3 @@ def _plain(text: str) -> str:
     text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\!", "").replace("{,}", ",").replace("\\,", "")
     text = re.sub(r"\\[dt]?frac\{([0-9]{1,30})\}\{([0-9]{1,30})\}", r"\1/\2", text)
     return re.sub(r"\\boxed\s*\{([^{}]*)\}", r"\1", text)
-
-
-def _load(data: str | None, split: Split) -> list[Row]:
-    rows = _from_hub(split) if data is None else _from_path(Path(data).expanduser(), split)
-    if not rows:
-        raise UserError(f"gsm8k data is {data!r}: no rows for {split}")
-    return [Row(i, row["question"], row["answer"].rpartition("####")[2].strip()) for i, row in enumerate(rows)]
-
-
-def _from_path(path: Path, split: Split) -> list[dict[str, str]]:
-    if path.is_dir():
-        return _read_jsonl(path / _FILES[split])
-    return [row for row in _read_jsonl(path) if in_held_out(row["question"]) == (split == "held_out")]
-
-
-def _read_jsonl(file: Path) -> list[dict[str, str]]:
-    if not file.is_file():
-        raise UserError(
-            f"gsm8k data: {file} does not exist; accepted is a JSONL file or a folder with train.jsonl and test.jsonl"
-        )
-    rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{file}, line {number}: not JSON ({error.msg})") from error
-        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("question", "answer")):
-            raise UserError(f"{file}, line {number}: accepted are objects with the strings question and answer")
-        rows.append(row)
-    return rows
-
-
-def _from_hub(split: Split) -> list[dict[str, str]]:
-    import datasets
-
-    try:
-        return datasets.load_dataset(_HUB_ID, "main", split="train" if split == "train" else "test").to_list()
-    # The hub's client raises errors of several libraries (its own, HTTP, socket): all mean "not to be had".
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(
-            f"{_HUB_ID} could not be fetched from the hub ({reason}); "
-            "accepted is also --data with a JSONL file or a folder"
-        ) from error

@@ -57,6 +57,8 @@ class Task(Protocol):
     """Strings that end a completion beside the model's own end-of-sequence tokens; each must be one token."""
     max_new_tokens: int
     """Enough tokens for a right answer, the stop token included: the default length limit."""
+    worker_grader: str | None
+    """Name in `graders` of a verifier that may take long, so that worker processes run it; None: `verify` is quick."""
 
     def row(self, split: Split, index: int, seed: int = 0) -> Row:
         """The row at `index` (from 0, without end for train) of the order that `seed` shuffles or draws."""

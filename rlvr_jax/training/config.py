@@ -19,7 +19,7 @@ class TrainConfig:
     model: str = "embedded:smollm2-135m-instruct"
     """Hub id, local folder, .gguf file, or embedded:NAME."""
     task: str = "arithmetic"
-    """arithmetic, gsm8k, gsm8k:strict, or reasoning_gym:GENERATOR."""
+    """arithmetic, gsm8k, gsm8k:strict, svamp, math, or reasoning_gym:GENERATOR."""
     data: str | None = None
     """Local data of the task: a JSONL file or a folder with train.jsonl and test.jsonl. Default: its public home."""
     prompt_format: PromptFormat = "chat"

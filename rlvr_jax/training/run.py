@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -25,15 +24,14 @@ from rlvr_jax.models import (
     param_shardings,
 )
 from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
-from rlvr_jax.records import Batch
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
-from rlvr_jax.starvation import degeneracy, zero_advantage_share
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.training.batch import make_batch, policy_log_probabilities
 from rlvr_jax.training.checkpoint import Checkpoints
-from rlvr_jax.training.collect import Collected, collect
+from rlvr_jax.training.collect import collect
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.metrics import batch_metrics
 from rlvr_jax.training.progress import RunProgress
 from rlvr_jax.training.run_folder import RunFolder, read_jsonl
 from rlvr_jax.training.state import (
@@ -94,8 +92,8 @@ def prepare(config: TrainConfig) -> Setup:
 
 def _probe(task: Task) -> list[Any]:
     """Rows that show how long prompts get: all of a finite task, a thousand of each stream of a generator."""
-    splits = ("train", "held_out")
-    return [task.row(split, i) for split in splits for i in range(task.size(split) or 1000)]
+    sizes = {split: task.size(split) for split in ("train", "held_out")}
+    return [task.row(split, i) for split, size in sizes.items() for i in range(1000 if size is None else size)]
 
 
 def train(
@@ -111,6 +109,8 @@ def train(
     With `resume` an earlier run in the same folder goes on from its latest checkpoint, and ends in the same
     bits as if it had never stopped. `before` is the evaluation of the untrained policy where it is known.
     """
+    if setup.roller.task.size("train") == 0:
+        raise UserError(f"task is {config.task!r} with data {config.data!r}: no rows to train on; accepted is another")
     folder = RunFolder(config, resume=resume)
     model, mesh, roller = setup.model, setup.mesh, setup.roller
     objective = config.resolved_objective
@@ -190,7 +190,7 @@ def train(
                     )
                 cursor += consumed
                 state = dataclasses.replace(state, step=state.step + 1, cursor=state.cursor + consumed)
-                metrics = {**_batch_metrics(collected, batch), **jax.device_get(metrics)}
+                metrics = {**batch_metrics(collected, batch), **jax.device_get(metrics)}
                 metrics = {key: float(value) for key, value in metrics.items()}
                 ended = time.perf_counter()
                 timings = {
@@ -243,27 +243,6 @@ def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) ->
     return init_state(
         params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh, objective=memory, lora=lora
     )
-
-
-def _batch_metrics(collected: Collected, batch: Batch) -> dict[str, Any]:
-    """What a step's rollouts say before any update: of rewards, over all that were sampled."""
-    graded, rollouts = collected.graded, batch.rollouts
-    groups = degeneracy(collected.rewards)
-    trained = jnp.where(batch.loss_mask, batch.advantages, 0.0)
-    silent = zero_advantage_share(trained.reshape(len(trained), -1)) * len(trained)
-    sampled = len(collected.rewards)
-    return {
-        "reward": collected.rewards.mean(),
-        "sampled_groups": sampled,
-        "degeneracy": groups.degenerate,
-        "degeneracy_predicted": groups.predicted,
-        "all_wrong": groups.all_wrong,
-        "all_right": groups.all_right,
-        "zero_advantage": (silent + sampled - len(trained)) / sampled,
-        "length": np.mean(graded.lengths),
-        "truncated": jnp.mean(rollouts.truncated),
-        "entropy": jnp.sum(rollouts.entropies) / jnp.sum(rollouts.mask),
-    }
 
 
 def run_config(path: Path) -> dict[str, Any]:

@@ -121,6 +121,7 @@ class RunFolder:
                 "answer": row.answer,
                 "completion": completion,
                 "correct": verdict.correct,
+                "outcome": verdict.outcome,
                 "reason": verdict.reason,
                 "tokens": int(tokens),
             }
