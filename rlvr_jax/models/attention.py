@@ -89,16 +89,20 @@ def attend_causally(
     cannot trace cuDNN's attention where cuDNN is not installed. A `vmap` around must name the mesh axes that its axis
     is split over (`spmd_axis_name`), else each device computes all of it.
 
-    Raises ValueError if the last source has not T keys.
+    Raises ValueError if the last source has not T keys, or no `visible`.
     """
     *batch, length, heads, head_dim = queries.shape
-    if sources[-1].keys.shape[-1] != length:
+    own = sources[-1]
+    if own.keys.shape[-1] != length or own.visible is None:
+        seen = "all visible" if own.visible is None else "some hidden"
         raise ValueError(
-            f"the last source has {sources[-1].keys.shape[-1]} keys: expected one for each of {length} queries"
+            f"the last source has {own.keys.shape[-1]} keys, {seen}: expected {length}, each seen causally"
         )
-    kernel = fused_kernel(mesh, queries, sources[-1].keys.shape[-3]) if mesh is not None and queries.size else None
+    kernel = fused_kernel(mesh, queries, own.keys.shape[-3]) if mesh is not None and queries.size else None
     if kernel is None:
         return attend(queries, sources)
+
+    sources = [source for source in sources if source.keys.shape[-1]]
 
     def copied(x: Array, shared: int) -> Array:
         """`[*shared, ...]` to `[B, ...]`: for each sequence of the batch."""

@@ -35,7 +35,7 @@ def fused_kernel(mesh: Mesh, queries: Float[Array, "*batch T H head_dim"], kv_he
     device = mesh.devices.flat[0]
     if device.platform == "tpu":
         return splash if head_dim % 64 == 0 else None
-    if device.platform == "gpu" and "cuda" in device.client.platform_version:
+    if device.platform in ("gpu", "cuda") and "cuda" in device.client.platform_version:
         widest = 256 if float(device.compute_capability) >= 9 else 128
         return cudnn if head_dim % 8 == 0 and head_dim <= widest else None
     return None
@@ -89,9 +89,10 @@ def splash(
         ),
         interpret=interpret,
     )
+    scaled = (queries.astype(jnp.float32) * head_dim**-0.5).astype(queries.dtype)
     segments = real.astype(jnp.int32)
     context = jax.vmap(kernel)(
-        pad(queries * head_dim**-0.5, 1, padded).swapaxes(1, 2),
+        pad(scaled, 1, padded).swapaxes(1, 2),
         pad(keys.mT, 2, padded_total),
         pad(values, 2, padded_total),
         splash_attention_kernel.SegmentIds(

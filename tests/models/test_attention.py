@@ -79,7 +79,8 @@ def completions_attend(arrays, real, attend_sources):
     length = arrays["queries"].shape[2]
     prefix, prompt, own = (Source(*arrays[name]) for name in ("prefix", "prompt", "own"))
     causal = jnp.tril(jnp.ones((length, length), bool))
-    sources = [prefix, prompt._replace(visible=real[:, None, None]), own._replace(visible=causal)]
+    nothing = Source(prefix.keys[..., :0], prefix.values[..., :0, :])
+    sources = [nothing, prefix, prompt._replace(visible=real[:, None, None]), own._replace(visible=causal)]
     return attend_sources(arrays["queries"], sources)
 
 
@@ -203,7 +204,8 @@ def test_which_kernel_is_taken(mesh, length, width, dtype, expected):
 
 
 def test_no_kernel_is_taken_on_cpu(one_device):
-    sources = [Source(jnp.ones((2, 64, 128), jnp.bfloat16), jnp.ones((2, 128, 64), jnp.bfloat16))]
+    keys, values = jnp.ones((2, 64, 128), jnp.bfloat16), jnp.ones((2, 128, 64), jnp.bfloat16)
+    sources = [Source(keys, values, jnp.tril(jnp.ones((128, 128), bool)))]
     queries = jnp.ones((128, 4, 64), jnp.bfloat16)
     assert fused_kernel(one_device, queries, 2) is None
     lowered = [
@@ -211,8 +213,10 @@ def test_no_kernel_is_taken_on_cpu(one_device):
         for f in (attend, lambda *x: attend_causally(*x, one_device), attend_causally)
     ]
     assert len(set(lowered)) == 1
-    with pytest.raises(ValueError, match="the last source has 128 keys: expected one for each of 100 queries"):
+    with pytest.raises(ValueError, match="the last source has 128 keys, some hidden: expected 100, each seen causally"):
         attend_causally(queries[:100], sources, one_device)
+    with pytest.raises(ValueError, match="the last source has 128 keys, all visible: expected 128"):
+        attend_causally(queries, [Source(keys, values)], one_device)
 
 
 def shapes(rows, batch, length, total, heads, kv_heads, width, mesh=None):
