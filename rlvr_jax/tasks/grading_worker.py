@@ -1,9 +1,10 @@
 """The process behind a `VerifierPool`: workers that can be killed, and the one that watches them.
 
-Run as `python -m rlvr_jax.tasks.grading_worker SETTINGS` with requests on standard input and verdicts on standard
-output, one JSON array a line. The watcher imports the verifier once and has a single thread, so that a grader is a
-fork of it, ready in milliseconds, and so that the process that asks is never forked. It takes no signals: it waits on
-pipes, and kills a grader whose time is over.
+Runs `main` with the settings as its argument, requests on standard input and verdicts on standard output, one JSON
+array a line. The watcher imports the verifier once and has a single thread, so that a grader is a fork of it, ready in
+milliseconds, and so that the process that asks is never forked. It takes no signals: it waits on pipes, and kills a
+grader whose time is over. A grader that takes much longer than is usual is taken to be stuck before that: it goes on
+at low priority, and another takes its place, so that many stuck graders run out of time together.
 """
 
 import collections
@@ -15,6 +16,7 @@ import selectors
 import signal
 import sys
 import time
+import traceback
 
 from rlvr_jax.tasks.graders import WARM_UP, load_grader
 
@@ -22,8 +24,13 @@ _ITEMS_OF_A_LIFE = 2000
 """A grader ends itself after so many items, so that what libraries keep never adds up."""
 _CPU_SECONDS_OF_A_LIFE = 600
 """A bound of the kernel's for a grader that outlived its watcher."""
-_PATIENCE = 0.15
-"""Seconds after which a busy grader is taken to be stuck: it goes on at low priority, and another takes its place."""
+_LONGEST_REASON = 80
+_LEAST_PATIENCE = 0.15
+"""Seconds before a grader can be taken to be stuck."""
+_PATIENCE = 8
+"""Times the usual duration of a verdict before it is."""
+_FIRST_GUESS = 0.25
+"""Seconds that a verdict usually takes, until it is known; each verdict then moves the estimate by a sixteenth."""
 _NICENESS = 10
 """Of a stuck grader."""
 
@@ -49,6 +56,7 @@ class _Grader:
     verdicts: int
     item: int | None = None
     deadline: float = 0.0
+    started: float = 0.0
     impatient: float = 0.0
     stuck: bool = False
     answer: bytes = b""
@@ -64,7 +72,7 @@ def _grade_forever(settings: Settings, requests: int, verdicts: int) -> None:
             out_of_memory = False
             try:
                 verdict = grade(completion, gold)
-                answer = [verdict.outcome, verdict.reason[:200], dict(verdict.scores)]
+                answer = [verdict.outcome, verdict.reason[:_LONGEST_REASON], dict(verdict.scores)]
             except MemoryError:
                 answer, out_of_memory = ["timed-out", "out of memory", {}], True
             except Exception as error:
@@ -98,6 +106,7 @@ class _Watcher:
         self.selector.register(requests, selectors.EVENT_READ)
         self.waiting: collections.deque[tuple[int, bytes]] = collections.deque()
         self.graders: list[_Grader] = []
+        self.usual = _FIRST_GUESS
         # A large process takes its time to die, and nobody should wait for it.
         self.dying: list[int] = []
         self.incoming = b""
@@ -137,7 +146,8 @@ class _Watcher:
                 free = self._fork()
             item, request = self.waiting.popleft()
             now = time.monotonic()
-            free.item, free.deadline, free.impatient = item, now + self.settings.seconds, now + _PATIENCE
+            free.item, free.started, free.deadline = item, now, now + self.settings.seconds
+            free.impatient = now + max(_LEAST_PATIENCE, _PATIENCE * self.usual)
             try:
                 _write(free.requests, request + b"\n")
             except BrokenPipeError:
@@ -155,6 +165,8 @@ class _Watcher:
                     os.close(grader.requests)
                     os.close(grader.verdicts)
                 _grade_forever(self.settings, requests, verdicts)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(requests)
@@ -171,6 +183,7 @@ class _Watcher:
             self._end(grader, "the grader died")
         elif grader.answer.endswith(b"\n"):
             *verdict, last = json.loads(grader.answer)
+            self.usual += (time.monotonic() - grader.started - self.usual) / 16
             self._send(grader, verdict)
             if last or grader.stuck:
                 self._end(grader, "")

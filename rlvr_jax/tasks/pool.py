@@ -100,12 +100,19 @@ class VerifierPool:
         if self._process is None or self._process.poll() is not None:
             settings = json.dumps(dataclasses.asdict(self._settings))
             # Threads of a linear-algebra library would make forking unsafe, and graders need none.
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+            environment = {
+                **os.environ,
+                "PYTHONPATH": path,
+                "OPENBLAS_NUM_THREADS": "1",
+                "OMP_NUM_THREADS": "1",
+                "MKL_NUM_THREADS": "1",
+            }
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlvr_jax.tasks.grading_worker", settings],
+                [sys.executable, "-c", "from rlvr_jax.tasks.grading_worker import main; main()", settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=environment,
+                env={**os.environ, "PYTHONPATH": path, **one_thread},
                 # Ctrl-C is for this process, which then ends the workers.
                 start_new_session=True,
             )
@@ -120,7 +127,7 @@ class VerifierPool:
         verdicts: list[Verdict | None] = [None] * len(completions)
         requests = (f"{i} {json.dumps(pair)}\n".encode() for i, pair in enumerate(zip(golds, completions, strict=True)))
         # A few ahead for each worker: enough to keep it busy, and too few verdicts to fill the pipe while we write.
-        ahead = 4 * (self._settings.graders + self._settings.stuck)
+        ahead = 2 * self._settings.graders + self._settings.stuck
         sent = 0
         for done in range(len(completions)):
             while sent < len(completions) and sent - done < ahead:

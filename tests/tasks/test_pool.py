@@ -42,7 +42,7 @@ def pool(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_grader.py").write_text(MODULE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", os.getcwd())]))
+        patch.syspath_prepend(folder)
         pool = VerifierPool("own_grader:grade", workers=2, seconds=1.0, memory=200 << 20)
         yield pool
         pool.close()
