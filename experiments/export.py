@@ -16,12 +16,10 @@ from typing import Annotated
 
 import jax
 import tyro
-from jax.sharding import Mesh
 
 from experiments.command import parse, print_json, run
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import (
-    LoraSettings,
     Model,
     adapted,
     export_model,
@@ -30,11 +28,9 @@ from rlvr_jax.models import (
     open_model,
     save_adapters,
 )
-from rlvr_jax.models.decoder import Params
 from rlvr_jax.models.export import Dtype, check_new_folder
-from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
 from rlvr_jax.sharding import MeshShape, make_mesh
-from rlvr_jax.training import Checkpoints, restore_policy, run_config
+from rlvr_jax.training import restore_policy, restore_trained, run_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,26 +54,6 @@ class Export:
     """Print what was written as one JSON object on the last line."""
 
 
-def restore_adapters(run_folder: Path, model: Model, mesh: Mesh) -> tuple[Params, LoraSettings, int]:
-    """A run's adapters from its latest checkpoint, their settings, and the step of it; no weights are read.
-
-    Raises UserError when the run has no adapters or no checkpoint.
-    """
-    known = run_config(run_folder)
-    if not known.get("lora_rank"):
-        raise UserError(f"adapters_only: the run in {str(run_folder)!r} trained all weights, accepted is one with LoRA")
-    if not (run_folder / "checkpoints").is_dir():
-        raise UserError(f"{str(run_folder)!r} holds no checkpoints")
-    settings = LoraSettings(known["lora_rank"], known["lora_alpha"], tuple(known["lora_targets"]))
-    like = jax.tree.map(
-        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
-        abstract_adapters(model.config, settings),
-        adapter_shardings(model.config, settings, mesh),
-    )
-    with Checkpoints(run_folder) as checkpoints:
-        return checkpoints.restore_params(like), settings, checkpoints.latest_step
-
-
 def base_name(model: Model) -> str:
     """What PEFT finds the model by: its hub id, else the folder of its weights."""
     local = model.name.startswith("embedded:") or Path(model.name).expanduser().exists()
@@ -94,12 +70,14 @@ def main() -> None:
     check_new_folder(arguments.output)
     run_folder = Path(arguments.model)
     is_run = (run_folder / "run.json").is_file()
-    if arguments.adapters_only and not is_run:
-        raise UserError(f"adapters_only: {arguments.model!r} is not the folder of a run, accepted is a run with LoRA")
-    model = open_model(run_config(run_folder)["model"] if is_run else arguments.model)
+    known = run_config(run_folder) if is_run else {"model": arguments.model}
+    if arguments.adapters_only and not known.get("lora_rank"):
+        kind = "the run trained all weights" if is_run else "not the folder of a run"
+        raise UserError(f"adapters_only with {arguments.model!r}: {kind}, accepted is a run with LoRA")
+    model = open_model(known["model"])
     mesh = make_mesh(arguments.mesh)
     if arguments.adapters_only:
-        adapters, settings, step = restore_adapters(run_folder, model, mesh)
+        adapters, settings, step = restore_trained(run_folder, model.config, mesh)
         params = jax.tree.map(lambda x: x.astype(arguments.dtype), adapters)
         save_adapters(arguments.output, params, model.config, settings, base_name(model))
         files = (arguments.output / "adapter_model.safetensors",)

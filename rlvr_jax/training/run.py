@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, Roller, evaluate
-from rlvr_jax.models import (
-    LoraSettings,
-    Model,
-    abstract_params,
-    init_adapters,
-    load_params,
-    open_model,
-    param_shardings,
-)
-from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
+from rlvr_jax.models import Model, abstract_params, init_adapters, load_params, open_model, param_shardings
+from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.training.batch import make_batch, policy_log_probabilities
@@ -243,33 +233,3 @@ def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) ->
     return init_state(
         params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh, objective=memory, lora=lora
     )
-
-
-def run_config(path: Path) -> dict[str, Any]:
-    """The configuration that a run folder was made with. Raises UserError when it is not a run folder."""
-    file = path / "run.json"
-    if not file.is_file():
-        raise UserError(f"{str(path)!r} is not a run folder: it has no run.json")
-    return json.loads(file.read_text())
-
-
-def restore_policy(path: Path, model: Model, mesh: Mesh) -> tuple[PyTree, int]:
-    """A run's policy from its latest checkpoint and the step of that; adapters are joined with the weights of `model`.
-
-    Raises UserError when the folder holds no run or no checkpoint.
-    """
-    known = run_config(path)
-    lora = None
-    if known.get("lora_rank"):
-        lora = LoraSettings(known["lora_rank"], known["lora_alpha"], tuple(known["lora_targets"]))
-    if lora:
-        shapes, shardings = abstract_adapters(model.config, lora), adapter_shardings(model.config, lora, mesh)
-    else:
-        shapes, shardings = abstract_params(model.config), param_shardings(model.config, mesh)
-    if not (path / "checkpoints").is_dir():
-        raise UserError(f"{str(path)!r} holds no checkpoints")
-    like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
-    with Checkpoints(path) as checkpoints:
-        trained, step = checkpoints.restore_params(like), checkpoints.latest_step
-    base = load_params(model.folder, model.config, mesh) if lora else None
-    return policy_params(trained, base, lora), step

@@ -105,8 +105,8 @@ def test_what_has_no_adapters_is_refused(call, config, policy, tiny_model, tmp_p
     described = json.loads((adapters / "adapter_config.json").read_text())
     (adapters / "adapter_config.json").write_text(json.dumps(described | {"r": 3}))
     for arguments, message in {
-        (tiny_model.folder, "--adapters-only"): "is not the folder of a run, accepted is a run with LoRA",
-        (tmp_path / "whole", "--adapters-only"): "trained all weights, accepted is one with LoRA",
+        (tiny_model.folder, "--adapters-only"): "not the folder of a run, accepted is a run with LoRA",
+        (tmp_path / "whole", "--adapters-only"): "trained all weights, accepted is a run with LoRA",
         (tmp_path / "unfinished", "--adapters-only"): "unfinished' holds no checkpoints",
         (config.output, "--adapters-only", "--adapters", adapters): "accepted is none with adapters_only",
         (tiny_model.folder, "--adapters", tmp_path / "nowhere"): "adapter_config.json is missing",
