@@ -99,15 +99,9 @@ class VerifierPool:
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._process is None or self._process.poll() is not None:
             settings = json.dumps(dataclasses.asdict(self._settings))
-            # Threads of a linear-algebra library would make forking unsafe, and graders need none.
+            # Modules are found there as here. Threads of a linear-algebra library would make forking unsafe.
             path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-            environment = {
-                **os.environ,
-                "PYTHONPATH": path,
-                "OPENBLAS_NUM_THREADS": "1",
-                "OMP_NUM_THREADS": "1",
-                "MKL_NUM_THREADS": "1",
-            }
+            one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from rlvr_jax.tasks.grading_worker import main; main()", settings],
                 stdin=subprocess.PIPE,
