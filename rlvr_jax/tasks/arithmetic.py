@@ -42,8 +42,9 @@ class Arithmetic:
         """Right when the completion is the number alone, ended by a line break."""
         match = re.fullmatch(r"\s*(-?[0-9]{1,18})\n", completion)
         if match is None:
-            return Verdict("unparsable", "no number" if completion.endswith("\n") else "not ended")
-        return right_or_wrong(int(match[1]) == int(row.answer))
+            reason = "no number" if completion.endswith("\n") else "not ended"
+            return Verdict("unparsable", reason, answers={"reward": None})
+        return right_or_wrong(int(match[1]) == int(row.answer), answers={"reward": str(int(match[1]))})
 
 
 def _sum(generator: np.random.Generator, low: int, high: int) -> tuple[str, int]:

@@ -69,4 +69,7 @@ class ReasoningGym:
         answer = own_answer(completion).strip()
         numbers = [_DECIMAL.fullmatch(text.replace(",", "")) for text in (answer, row.answer)]
         correct = answer == row.answer or (all(numbers) and len({Fraction(number[0]) for number in numbers}) == 1)
-        return right_or_wrong(correct) if answer else Verdict("unparsable", "no answer")
+        if not answer:
+            return Verdict("unparsable", "no answer", answers={"reward": None})
+        same = str(Fraction(numbers[0][0])) if numbers[0] else answer
+        return right_or_wrong(correct, answers={"reward": same})

@@ -36,11 +36,13 @@ def grade(completion: str, gold: str, reward: str = "flexible") -> Verdict:
     expected = _number(gold)
     readings = {"strict": _committed(after_marker(text)), "flexible": _committed(_final(text))}
     scores = {name: value is not None and value == expected for name, value in readings.items()}
+    answers = {name: None if value is None else str(value) for name, value in readings.items()}
+    answers["reward"] = answers[reward]
     if expected is None:
-        return Verdict("unparsable", "no number in the gold", scores)
+        return Verdict("unparsable", "no number in the gold", scores, answers)
     if readings[reward] is None:
-        return Verdict("unparsable", "no number", scores)
-    return right_or_wrong(scores[reward], scores)
+        return Verdict("unparsable", "no number", scores, answers)
+    return right_or_wrong(scores[reward], scores, answers)
 
 
 _DIGITS = r"[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,30})?|[0-9]{1,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30}"

@@ -36,6 +36,9 @@ class Verdict:
     """One word or two for a person: "right", "wrong", "no number", ..."""
     scores: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     """Other readings of the same completion, by name (GSM8K: strict and flexible)."""
+    answers: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    """What each reading took for the answer, by the names of `scores`, `reward` being the verdict's own: equal answers
+    are equal strings, None is no answer. Empty where the verifier does not say: then there is no majority vote."""
 
     @property
     def correct(self) -> bool:
@@ -43,9 +46,11 @@ class Verdict:
         return self.outcome == "correct"
 
 
-def right_or_wrong(correct: bool, scores: Mapping[str, bool] | None = None) -> Verdict:
+def right_or_wrong(
+    correct: bool, scores: Mapping[str, bool] | None = None, answers: Mapping[str, str | None] | None = None
+) -> Verdict:
     """The verdict on an answer that could be read."""
-    return Verdict("correct" if correct else "wrong", "right" if correct else "wrong", scores or {})
+    return Verdict("correct" if correct else "wrong", "right" if correct else "wrong", scores or {}, answers or {})
 
 
 @runtime_checkable
