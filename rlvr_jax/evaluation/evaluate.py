@@ -1,99 +1,73 @@
 """Held-out evaluation: the same questions and the same noise every time, so that differences are paired."""
 
-import dataclasses
-import json
-import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 from jaxtyping import PyTree
 
+from rlvr_jax.errors import UserError
+from rlvr_jax.evaluation.buckets import length_buckets
+from rlvr_jax.evaluation.evaluation import Evaluation
+from rlvr_jax.evaluation.folder import EvaluationFolder, in_order
 from rlvr_jax.evaluation.rollout import Roller
-from rlvr_jax.starvation import Interval, mean_interval, share_interval
+from rlvr_jax.tasks import Row, Task
 
 EVALUATION_STEP = 2**31 - 1
 """The step that addresses the noise of evaluations; no training step has it."""
+DRAWN = 256
+"""Questions of a whole evaluation where the task draws them without end."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """Verdicts on Q held-out questions with G samples each."""
+def held_out_rows(task: Task, questions: int | None) -> list[Row]:
+    """The first `questions` of the held-out split, or all of it for None; never more than there are.
 
-    rewards: np.ndarray
-    """`[Q, G]`, 1.0 right, 0.0 wrong."""
-    scores: dict[str, np.ndarray]
-    """`[Q, G]` of every other reading of the verifier, by name."""
-    truncated: np.ndarray
-    """`[Q, G]`, True where the length limit ended the completion."""
-
-    @property
-    def accuracy(self) -> Interval:
-        """Share of right samples with its interval over questions."""
-        return share_interval(self.rewards.mean(-1))
-
-    def gain_over(self, base: "Evaluation") -> Interval:
-        """Paired gain: question by question, this minus `base`."""
-        return mean_interval(self.rewards.mean(-1) - base.rewards.mean(-1))
-
-    def save(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fields: dict[str, Any] = {
-            "rewards": self.rewards.tolist(),
-            "scores": {name: score.tolist() for name, score in self.scores.items()},
-            "truncated": self.truncated.tolist(),
-        }
-        scratch = file.with_suffix(".part")
-        scratch.write_text(json.dumps(fields))
-        os.replace(scratch, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Evaluation":
-        fields = json.loads(file.read_text())
-        scores = {name: np.array(score, np.float32) for name, score in fields["scores"].items()}
-        return cls(np.array(fields["rewards"], np.float32), scores, np.array(fields["truncated"], bool))
+    Raises UserError where there are none.
+    """
+    size = task.size("held_out")
+    if size == 0:
+        raise UserError(f"task {task.name} has no held-out rows: accepted is data with some")
+    wanted = (DRAWN if size is None else size) if questions is None else questions
+    return [task.row("held_out", i) for i in range(wanted if size is None else min(wanted, size))]
 
 
 def evaluate(
     roller: Roller,
     params: PyTree,
     *,
-    questions: int,
+    questions: int | None,
     samples: int,
     max_new_tokens: int,
     temperature: float,
     batch: int,
+    folder: EvaluationFolder | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
-    """Samples and grades the first `questions` held-out questions, `batch` at a time.
+    """Samples and grades the first `questions` held-out questions (None: the whole split), `batch` at a time.
 
-    A last, smaller batch is filled up with repeats that do not count, so that one compiled shape serves all.
-    `progress` is told how many questions are done.
+    Questions of like length are sampled together, the result is in the order of the data; since noise is addressed,
+    a completion does not depend on its company. A last, smaller batch is filled up with repeats that do not count,
+    so that one compiled shape serves all batches of a length. With a `folder`, each batch is kept there when it is
+    done, and a batch that is there already is not sampled again. `progress` is told how many questions are done.
     """
-    size = roller.task.size("held_out")
-    questions = questions if size is None else min(questions, size)
-    rows = [roller.task.row("held_out", i) for i in range(questions)]
-    longest = roller.encoder.longest(rows)
-    rewards, truncated, scores = [], [], []
-    for start in range(0, questions, batch):
-        chosen = rows[start : start + batch]
-        filled = chosen + [chosen[-1]] * (batch - len(chosen))
-        graded = roller(
-            params,
-            filled,
-            seed=0,
-            step=EVALUATION_STEP,
-            samples=samples,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            prompt_length=longest,
-        )
-        rewards.append(graded.rewards[: len(chosen)])
-        truncated.append(np.asarray(graded.rollouts.truncated)[: len(chosen)])
-        scores += [[verdict.scores for verdict in group] for group in graded.verdicts[: len(chosen)]]
-        progress(start + len(chosen))
-    by_name = {
-        name: np.array([[score[name] for score in group] for group in scores], np.float32) for name in scores[0][0]
-    }
-    return Evaluation(np.concatenate(rewards), by_name, np.concatenate(truncated))
+    rows = held_out_rows(roller.task, questions)
+    lengths = [roller.encoder.longest([row]) for row in rows]
+    judged = []
+    for number, bucket in enumerate(length_buckets(lengths, batch)):
+        chosen = [rows[place] for place in bucket.places]
+        part = None if folder is None else folder.read(number, chosen)
+        if part is None:
+            graded = roller(
+                params,
+                chosen + [chosen[-1]] * (batch - len(chosen)),
+                seed=0,
+                step=EVALUATION_STEP,
+                samples=samples,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                prompt_length=bucket.prompt_length,
+            )
+            part = graded.completion_rows(len(chosen))
+            if folder is not None:
+                folder.write(number, part)
+        judged += part
+        progress(len(judged) // samples)
+    return Evaluation.from_rows(in_order(judged), max_new_tokens)

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,14 @@ from rlvr_jax.records import Prompts, Rollouts
 from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
+
+REWARD = "reward"
+"""The reading that is the verdict itself, among those that a verdict names."""
+
+
+def column(what: str, reading: str) -> str:
+    """Name of a reading's `correct` or `answer` in a completion row; the verdict's own has no suffix."""
+    return what if reading == REWARD else f"{what}_{reading}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +45,28 @@ class GradedRollouts:
     def rewards(self) -> np.ndarray:
         """`[P, G]`, 1.0 for right and 0.0 for wrong."""
         return np.array([[verdict.correct for verdict in group] for group in self.verdicts], np.float32)
+
+    def completion_rows(self, prompts: int) -> list[dict[str, Any]]:
+        """What was asked, sampled and judged, one row a completion, of the first `prompts` rows."""
+        truncated = np.asarray(self.rollouts.truncated)
+        return [
+            {
+                "question_id": row.id,
+                "sample": j,
+                "question": row.question,
+                "gold": row.answer,
+                "completion": self.completions[i][j],
+                "tokens": int(self.lengths[i, j]),
+                "truncated": bool(truncated[i, j]),
+                "outcome": verdict.outcome,
+                "reason": verdict.reason,
+                "correct": verdict.correct,
+                **{column("correct", name): bool(score) for name, score in verdict.scores.items()},
+                **{column("answer", name): answer for name, answer in verdict.answers.items()},
+            }
+            for i, row in enumerate(self.rows[:prompts])
+            for j, verdict in enumerate(self.verdicts[i])
+        ]
 
 
 class Roller:

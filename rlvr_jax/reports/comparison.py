@@ -11,7 +11,7 @@ import rich.box
 from rich.table import Table
 
 from rlvr_jax.evaluation import Evaluation
-from rlvr_jax.starvation import Interval, degeneracy, mean_interval, share_interval
+from rlvr_jax.starvation import degeneracy, mean_interval, share_interval
 from rlvr_jax.training import RunResult
 
 Arms = Mapping[str, Sequence[RunResult]]
@@ -169,41 +169,6 @@ def _smoothed(runs: Sequence[RunResult], metric: str, width: int = 5) -> tuple[n
     half = width // 2
     smooth = [values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))]
     return np.array([line["step"] for line in runs[0].metrics]), np.array(smooth)
-
-
-def evaluation_summary(evaluation: Evaluation) -> dict[str, Any]:
-    """Every figure of one evaluation, as plain JSON values."""
-    groups = degeneracy(evaluation.rewards)
-    scores: dict[str, Interval] = {"accuracy": evaluation.accuracy}
-    scores |= {name: share_interval(score.mean(-1)) for name, score in evaluation.scores.items()}
-    summary: dict[str, Any] = {name: interval._asdict() for name, interval in scores.items()}
-    summary |= {
-        "questions": evaluation.rewards.shape[0],
-        "samples": evaluation.rewards.shape[1],
-        "truncated": float(evaluation.truncated.mean()),
-    }
-    if evaluation.rewards.shape[1] > 1:
-        summary |= {"degeneracy": float(groups.degenerate), "degeneracy_predicted": float(groups.predicted)}
-    return summary
-
-
-def evaluation_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Each reading of the verifier with its interval."""
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    table.add_column("figure")
-    table.add_column("share [95 % interval over questions]", justify="right")
-    for name, value in summary.items():
-        if isinstance(value, Mapping):
-            table.add_row(name, _interval(value))
-    table.caption = (
-        f"{summary['questions']} questions x {summary['samples']} samples, "
-        f"{summary['truncated']:.1%} cut off by the length limit"
-    )
-    if "degeneracy" in summary:
-        table.caption += (
-            f"; degenerate groups {summary['degeneracy']:.2f}, predicted {summary['degeneracy_predicted']:.2f}"
-        )
-    return table
 
 
 def write_summary(summary: Mapping[str, Any], file: Path) -> None:
