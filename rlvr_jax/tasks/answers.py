@@ -19,8 +19,11 @@ _LONGEST_SENTENCE = 2000
 
 
 def own_answer(completion: str) -> str:
-    """The model's answer to the question asked: after its reasoning block, before a question it invents."""
-    text = completion.rpartition("</think>")[2]
+    """The model's answer to the question asked: after its reasoning block, before a question it invents.
+
+    A block that is opened and never closed holds no answer.
+    """
+    text = completion.rpartition("</think>")[2].partition("<think>")[0]
     return _RUN_ON.split(text, maxsplit=1)[0]
 
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+import zlib
 
 from rlvr_jax.tasks.graders import WARM_UP, load_grader
 
@@ -24,7 +25,8 @@ _ITEMS_OF_A_LIFE = 2000
 """A grader ends itself after so many items, so that what libraries keep never adds up."""
 _CPU_SECONDS_OF_A_LIFE = 600
 """A bound of the kernel's for a grader that outlived its watcher."""
-_LONGEST_REASON = 80
+_LONGEST = 80
+"""Characters of a reason or an answer on its way back: verdicts that wait to be read must not fill the pipe."""
 _LEAST_PATIENCE = 0.15
 """Seconds before a grader can be taken to be stuck."""
 _PATIENCE = 8
@@ -72,15 +74,23 @@ def _grade_forever(settings: Settings, requests: int, verdicts: int) -> None:
             out_of_memory = False
             try:
                 verdict = grade(completion, gold)
-                answer = [verdict.outcome, verdict.reason[:_LONGEST_REASON], dict(verdict.scores)]
+                answers = {name: _short(text) for name, text in verdict.answers.items()}
+                answer = [verdict.outcome, verdict.reason[:_LONGEST], dict(verdict.scores), answers]
             except MemoryError:
-                answer, out_of_memory = ["timed-out", "out of memory", {}], True
+                answer, out_of_memory = ["timed-out", "out of memory", {}, {}], True
             except Exception as error:
-                answer = ["unparsable", f"the verifier raised {type(error).__name__}", {}]
+                answer = ["unparsable", f"the verifier raised {type(error).__name__}", {}, {}]
             last = out_of_memory or done == _ITEMS_OF_A_LIFE
             _write(verdicts, json.dumps([*answer, last]).encode() + b"\n")
             if last:
                 return
+
+
+def _short(text: str | None) -> str | None:
+    """The text; of a long one the beginning with a checksum, so that different answers stay different."""
+    if text is None or len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST - 9]}~{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
 
 
 def _limit(memory: int) -> None:
@@ -214,7 +224,7 @@ class _Watcher:
         os.close(grader.requests)
         os.close(grader.verdicts)
         if grader.item is not None:
-            self._send(grader, ["timed-out", reason, {}])
+            self._send(grader, ["timed-out", reason, {}, {}])
 
     def close(self) -> None:
         for grader in list(self.graders):

@@ -53,6 +53,11 @@ _NUMBER = re.compile(
 _LONGEST_ENDING = 20_000
 """Characters at the end of a completion that are searched for its last number."""
 _ALTERNATIVE = re.compile(r"[^0-9.(]{0,20}\b(?:or|and)\b[^0-9.(]{0,20}|\s*[,;]\s*")
+_ARITHMETIC = re.compile(r"\s*(?:[-+*:\u00d7\u2013]|\\(?:times|cdot))\s*[$(]?[0-9]")
+_MIXED = re.compile(
+    r"(?<![0-9.,/])([0-9]{1,9})(?:\s+([0-9]{1,9})/([0-9]{1,9})|\s*\\[dt]?frac\{([0-9]{1,9})\}\{([0-9]{1,9})\})(?![0-9/])"
+)
+_SPACED = re.compile(r"(?<![0-9.,/])[0-9]{1,3}(?: [0-9]{3}){1,8}(?![0-9.,/])")
 
 
 def _final(text: str) -> str | None:
@@ -65,12 +70,14 @@ def _final(text: str) -> str | None:
 
 
 def _committed(passage: str | None) -> Fraction | None:
-    """The one number a passage commits to; None for no number or for alternatives such as "18 or 20"."""
+    """The one number a passage commits to; None for no number, for "18 or 20", and for a sum that is not worked out."""
     if passage is None:
         return None
-    passage = _plain(passage).rpartition("=")[2]
+    passage = re.sub(r"^\W*-\s+(?=\$?[0-9])", "-", _plain(passage).rpartition("=")[2])
     numbers = list(_NUMBER.finditer(passage))
     if not numbers:
+        return None
+    if _ARITHMETIC.match(passage, numbers[0].end()):
         return None
     if len(numbers) > 1 and _ALTERNATIVE.fullmatch(passage[numbers[0].end() : numbers[1].start()]):
         return None
@@ -90,7 +97,13 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _plain(text: str) -> str:
-    """Without typographic minus, LaTeX spacing, currency escapes, fractions and boxes."""
+    """Without typographic minus, LaTeX spacing, currency escapes, mixed numbers, fractions and boxes."""
     text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\!", "").replace("{,}", ",").replace("\\,", "")
+    text = _MIXED.sub(_improper, _SPACED.sub(lambda match: match[0].replace(" ", ""), text))
     text = re.sub(r"\\[dt]?frac\{([0-9]{1,30})\}\{([0-9]{1,30})\}", r"\1/\2", text)
     return re.sub(r"\\boxed\s*\{([^{}]*)\}", r"\1", text)
+
+
+def _improper(match: re.Match[str]) -> str:
+    whole, top, bottom = int(match[1]), int(match[2] or match[4]), int(match[3] or match[5])
+    return f"{whole * bottom + top}/{bottom}"

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 from rlvr_jax.tasks.answers import committed_passage, own_answer
 from rlvr_jax.tasks.equality import Comparison, compare
-from rlvr_jax.tasks.task import Verdict
+from rlvr_jax.tasks.task import Verdict, right_or_wrong
 
 _SPAN = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:[^$\n\\]|\\.)+)\$", re.DOTALL)
 _SENTENCE_END = re.compile(r"\.(?=\s+[A-Z]|\s*\Z)|\n\s*\n|[?!](?=\s)")
 _COPULA = re.compile(r"(?:\b(?:is|are|equals|gives|obtain|get)\b|(?<=[A-Za-z]):|(?<=[A-Za-z]:\*\*))(?=[\s\\$])")
+_CLAUSE = re.compile(r",?\s+(?:where|which|since|because|if|when)\b")
+_ADVERB = re.compile(
+    r"(?:approximately|about|exactly|therefore|thus|then|simply|just|also|equal to|now)\s+", re.IGNORECASE
+)
 _WORD = re.compile(
     r"(?<![\\A-Za-z])(?!(?:sqrt|infinity|infty|theta|sin|cos|tan|cot|sec|csc|log|exp|and)\b)[A-Za-z]{3,}"
 )
@@ -20,7 +24,7 @@ _NUMBER = re.compile(r"(?<![\w.,])(?:-\s?)?(?:\\?\$)?(?:[0-9][0-9,]*)?\.?[0-9]+(
 def grade(completion: str, gold: str) -> Verdict:
     """Compares the answer that a completion commits to with the gold.
 
-    Never raises. It may take as long as SymPy likes, so it is meant for a worker that can be killed.
+    Raises nothing but MemoryError. It may take as long as SymPy likes, so it is meant for a worker that can be killed.
     """
     text = own_answer(completion)
     passage = committed_passage(text)
@@ -35,11 +39,12 @@ def grade(completion: str, gold: str) -> Verdict:
         comparison = compare(gold, candidate)
         if comparison.outcome != "unreadable answer":
             break
+    answers = {"reward": comparison.answer}
     if comparison.outcome == "same":
-        return Verdict("correct", "right")
+        return right_or_wrong(True, answers=answers)
     if comparison.outcome == "different":
-        return Verdict("wrong", comparison.reason or "wrong")
-    return Verdict("unparsable", f"{comparison.outcome}: {comparison.reason}")
+        return Verdict("wrong", comparison.reason or "wrong", answers=answers)
+    return Verdict("unparsable", f"{comparison.outcome}: {comparison.reason}", answers=answers)
 
 
 def _readings(passage: str) -> Iterator[str]:
@@ -47,10 +52,13 @@ def _readings(passage: str) -> Iterator[str]:
     if not _WORD.search(_SPAN.sub(" ", passage)) and "\n" not in passage.strip():
         yield passage
     sentence = _SENTENCE_END.split(passage.strip(), maxsplit=1)[0].strip("* ")
+    clause = _CLAUSE.split(sentence, maxsplit=1)[0]
+    if re.search(r"[0-9]|\\|\$", clause):
+        sentence = clause
     tail = sentence
     for match in _COPULA.finditer(_blank_spans(sentence)):
         tail = sentence[match.end() :].strip("* ")
-    yield from _of_tail(tail or sentence)
+    yield from _of_tail(_ADVERB.sub("", tail, count=1) if _ADVERB.match(tail) else tail or sentence)
     yield passage
 
 

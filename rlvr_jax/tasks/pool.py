@@ -131,8 +131,8 @@ class VerifierPool:
             line = process.stdout.readline()
             if not line:
                 raise RuntimeError(f"the workers of verifier {self._settings.grader!r} ended unexpectedly")
-            i, outcome, reason, scores = json.loads(line)
-            verdicts[i] = Verdict(outcome, reason, scores)
+            i, outcome, reason, scores, answers = json.loads(line)
+            verdicts[i] = Verdict(outcome, reason, scores, answers)
             progress(done + 1)
         return verdicts
 

@@ -43,6 +43,61 @@ def test_readings(gold, completion, strict, flexible):
     assert grade(completion, gold, "strict").correct == strict
 
 
+FLEXIBLE = [
+    # (gold, completion, correct)
+    ("18", "The answer is eighteen.", False),
+    ("18", "#### 18 dollars", True),
+    ("18", "#### $18", True),
+    ("18", "#### **18**", True),
+    ("18", "#### \n18", False),
+    ("18", "####18", True),
+    ("18", "#### Answer: 18", True),
+    ("18", "#### x = 18", True),
+    ("18", "#### 9*2 = 18", True),
+    ("18", "#### 18\n#### 20", False),
+    ("18", "She makes 18 dollars every day, from 9 eggs", False),
+    ("18", "Answer: $18 per day", True),
+    ("18", r"The final answer is: $\boxed{18}$", True),
+    ("18000", "#### 18,000", True),
+    ("18000", "#### 18 000", True),
+    ("18000", "#### 18k", False),
+    ("0.5", "#### 50%", False),
+    ("50", "#### 50%", True),
+    ("18", "#### 18.000", True),
+    ("18", "#### 18.001", False),
+    ("18", "#### 17.9999999999999999", False),
+    ("18", "#### 1.8e1", False),
+    ("1", "#### 1.8e1", False),
+    ("18", "#### 180", False),
+    ("18", "#### 118", False),
+    ("10", "#### 10-5", False),
+    ("18", r"Total: \$18", True),
+    ("18", "So 16-3-4=9 and 9*2=18 dollars. Done!", True),
+    ("18", "<answer>18 dollars</answer>", True),
+    ("18", "<answer>\n18\n</answer>", True),
+    ("5", r"\boxed{5 \text{ or } 6}", False),
+    ("-5", r"\boxed{-5}", True),
+    ("-5", "#### - 5", True),
+    ("5", "#### - 5", False),
+    ("5", "#### (5)", True),
+    ("2", "#### 2 hours and 30 minutes", False),
+    ("2", "#### 2.", True),
+    ("3", "#### 3 1/2", False),
+    ("3.5", "#### 3 1/2", True),
+    ("3", "#### 3:30", False),
+    ("3", "#### 3, 4", False),
+    ("3", "#### 3 and 4", False),
+    ("3", "#### 3-4", False),
+    ("7", "#### 3+4", False),
+    ("7", "#### 3 + 4 = 7", True),
+]
+
+
+@pytest.mark.parametrize(("gold", "completion", "correct"), FLEXIBLE)
+def test_flexible_reading(gold, completion, correct):
+    assert grade(completion, gold).correct == correct
+
+
 @pytest.mark.parametrize(
     "text", ["#### " + "9" * 100000, "\\boxed{" * 2000, "1," * 20000, "**" * 20000 + "1", "(" * 9999, "1/" * 9999]
 )

@@ -36,9 +36,95 @@ CASES = [
 ]
 
 
+READINGS = [
+    # (gold, completion, correct)
+    ("12", "Thus $x=12$.", True),
+    ("12", "Thus $x=12$", True),
+    ("12", "Therefore the total is 12 apples.", True),
+    ("12", r"So we need $\boxed{12}$ apples and 3 pears.", True),
+    ("3", r"So we need $\boxed{12}$ apples and 3 pears.", False),
+    (r"\frac{3}{4}", r"**Final Answer**\n\n$\frac{3}{4}$", True),
+    (r"\frac{3}{4}", "**Final Answer**\n\n\\[\n\\frac{3}{4}\n\\]", True),
+    (r"\frac{3}{4}", "The answer is:\n$$\\frac{3}{4}$$", True),
+    (r"\frac{3}{4}", r"Answer: $\frac{3}{4}$", True),
+    (r"\frac{3}{4}", "Answer: 3/4", True),
+    (r"\frac{3}{4}", "**Answer**: 3/4", True),
+    (r"\frac{3}{4}", "The final answer is **3/4**.", True),
+    (r"\frac{3}{4}", r"<answer>\frac{3}{4}</answer>", True),
+    (r"\frac{3}{4}", r"<answer>$\frac{3}{4}$</answer>", True),
+    (r"\frac{3}{4}", "<answer>\nThe answer is \\boxed{\\frac{3}{4}}\n</answer>", True),
+    ("5", r"\boxed{5} is what I first thought, but it is \boxed{6}", False),
+    ("6", r"\boxed{5} is what I first thought, but it is \boxed{6}", True),
+    ("5", r"<think>hmm \boxed{6}</think> \boxed{5}", True),
+    ("5", r"<think>hmm \boxed{5}", False),
+    ("5", r"\boxed{5", False),
+    ("5", "\\boxed{5}\n\nUser: what about 6?\nAssistant: \\boxed{6}", True),
+    ("6", "\\boxed{5}\n\nUser: what about 6?\nAssistant: \\boxed{6}", False),
+    ("5", "\\boxed{5}\n\nQuestion: what about 6?\nAnswer: \\boxed{6}", True),
+    ("5", "\\boxed{5}\n\nProblem:\nFind 6.\n\\boxed{6}", True),
+    ("(0,1)", "The domain is (0,1).", True),
+    ("(0,1)", "The domain is $(0,1)$.", True),
+    ("[2,5)", r"Hence $x \in [2,5)$.", True),
+    ("x^2+1", "So $f(x) = x^2+1$.", True),
+    (r"\text{Evelyn}", "So the answer is Evelyn.", True),
+    (r"\text{Evelyn}", r"The answer is \textbf{Evelyn}.", True),
+    (r"\text{Evelyn}", "The answer is Briana, not Evelyn.", False),
+    ("4", "The answer is not 4.", False),
+    ("4", "I get 4 or maybe 5.", False),
+    ("4", "The answer is between 4 and 5.", False),
+    ("4", "The answer is either 4 or 5.", False),
+    ("4", "The answer is approximately 4.", True),
+    ("4", "The answer is $x = 4$, where $x$ is the side.", True),
+    ("7", r"Since 16=9+7 we have $\boxed{16 - 9 = 7}$", True),
+    ("16", r"$\boxed{16 - 9 = 7}$", False),
+    ("7", r"\boxed{\text{The answer is } 7}", True),
+    ("7", r"\boxed{\textbf{7}}", True),
+    ("7", r"\boxed{\mathbf{7}}", True),
+    ("7", r"\boxed{\color{red}7}", True),
+    ("7", r"$$\boxed{7}$$ I hope it is correct.", True),
+    ("7", r"\[ \boxed{ 7 } \]", True),
+    ("7", r"\boxed{7.}", True),
+    ("7", r"\boxed{x=7}", True),
+    ("7", r"\boxed{\$7}", True),
+    ("7", r"\boxed{\$7.00}", True),
+    ("7", r"\boxed{7\text{ units}}", True),
+    ("7", r"\boxed{+7}", True),
+    ("7", r"\boxed{(7)}", True),
+    ("7", r"\boxed{{7}}", True),
+    ("7", r"\boxed{\left(7\right)}", True),
+    ("7", r"\boxed{07}", True),
+    ("7", r"\boxed{7!}", False),
+    ("7", r"\boxed{7, 8}", False),
+    ("7", r"\boxed{7} or \boxed{8}", False),
+    ("7", r"\boxed{7}, \boxed{8}", False),
+    ("7,8", r"\boxed{7} and \boxed{8}", True),
+    ("7", r"\boxed{7}, \boxed{7}", True),
+    ("7", "", False),
+    ("7", "7", True),
+    ("7", "seven", False),
+    ("7", "$7$", True),
+    ("14{,}916", "Final Answer: The final answer is $14 {, }916$. I hope it is correct.", True),
+    ("10455", "Final Answer: The final answer is $10,455$. I hope it is correct.", True),
+]
+
+
+@pytest.mark.parametrize(("gold", "completion", "correct"), READINGS)
+def test_what_counts_as_the_answer(gold, completion, correct):
+    assert grade(completion, gold).correct == correct
+
+
 @pytest.mark.parametrize(("gold", "completion", "outcome"), CASES)
 def test_verdicts(gold, completion, outcome):
     assert grade(completion, gold).outcome == outcome
+
+
+def test_equal_answers_have_one_name():
+    right = [grade(rf"\boxed{{{text}}}", r"\frac{1}{2}").answers["reward"] for text in ("1/2", "0.5", r"\frac12")]
+    wrong = [grade(rf"\boxed{{{text}}}", r"\frac{1}{2}").answers["reward"] for text in ("0.25", r"\frac14", "1/3")]
+    assert len(set(right)) == 1
+    assert wrong[0] == wrong[1] != wrong[2]
+    assert not {*right} & {*wrong}
+    assert grade("none", "1").answers == {"reward": None}
 
 
 @needs_data

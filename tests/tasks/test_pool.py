@@ -33,7 +33,8 @@ def grade(completion, gold):
         raise ValueError(completion)
     if word == "print":
         print('[0, "correct", "printed", {}]', flush=True)
-    return Verdict("correct" if completion == gold else "wrong", str(os.getpid()), {"read": True})
+    outcome = "correct" if completion == gold else "wrong"
+    return Verdict(outcome, str(os.getpid()), {"read": True}, {"reward": completion, "none": None})
 """
 
 
@@ -66,6 +67,7 @@ def test_limits_and_failures_cost_only_their_own_verdict(pool):
     rest = [verdict for text, verdict in zip(completions, verdicts, strict=True) if text not in hostile[:4]]
     assert {verdict.outcome for verdict in rest} == {"correct"}
     assert rest[0].scores == {"read": True}
+    assert rest[0].answers == {"reward": "text 0", "none": None}
     # The same workers go on with the next call.
     pids = {verdict.reason for verdict in ask(pool, ["a", "b", "c"] * 10)}
     assert pids & {verdict.reason for verdict in ask(pool, ["a", "b", "c"] * 10)}
@@ -76,6 +78,9 @@ def test_verdicts_belong_to_their_completions(pool):
     verdicts = pool(rows, [str(i if i % 3 else i + 1) for i in range(300)])
     assert [verdict.correct for verdict in verdicts] == [i % 3 > 0 for i in range(300)]
     assert len({verdict.reason for verdict in verdicts}) <= 2
+    long = [verdict.answers["reward"] for verdict in ask(pool, ["a" * 5000, "a" * 5001])]
+    assert long[0] != long[1]
+    assert len(long[0]) == len(long[1]) == 80
     assert pool([], []) == []
 
 

@@ -1,5 +1,6 @@
 """The comparison of two answers: exact match first, then by what they say."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from rlvr_jax.tasks.equality.brackets import Unreadable
 from rlvr_jax.tasks.equality.exact import is_zero, same, values_at
 from rlvr_jax.tasks.equality.meaning import (
     Answer,
+    Choice,
     Collection,
     Grid,
     Numeral,
@@ -24,16 +26,25 @@ from rlvr_jax.tasks.equality.notation import LONGEST, canonical
 from rlvr_jax.tasks.equality.reading import is_name, read
 from rlvr_jax.tasks.equality.regions import points_of
 
+_LONGEST_NAMED = 100
+"""Characters of an answer whose value is written out to name it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     outcome: Literal["same", "different", "unreadable gold", "unreadable answer"]
     reason: str = ""
     """Why a text could not be read."""
+    answer: str | None = None
+    """The answer where it could be read; answers that are the same as the gold are the same string, and others where
+    that can be seen without comparing them."""
 
 
 def compare(gold: str, answer: str) -> Comparison:
-    """Compares two answers in LaTeX or plain text. Never raises; may take long, so call it with a time limit."""
+    """Compares two answers in LaTeX or plain text.
+
+    Raises nothing but MemoryError. May take long, so call it where it can be ended.
+    """
     if max(len(gold), len(answer)) > LONGEST:
         return Comparison("unreadable gold" if len(gold) > LONGEST else "unreadable answer", "too long")
     left, right = canonical(gold), canonical(answer)
@@ -42,16 +53,28 @@ def compare(gold: str, answer: str) -> Comparison:
     except (Unreadable, RecursionError) as error:
         return Comparison("unreadable gold", str(error))
     if _bare(left) == _bare(right):
-        return Comparison("same")
+        return Comparison("same", answer=_bare(left))
     try:
         found = read(right)
     except (Unreadable, RecursionError) as error:
         return Comparison("unreadable answer", str(error))
     try:
-        return Comparison("same" if equal(expected, found) else "different")
+        if equal(expected, found):
+            return Comparison("same", answer=_bare(left))
+        return Comparison("different", answer=_name(found, right))
+    except MemoryError:
+        raise
     # SymPy raises many kinds of errors where it finds no answer; then nothing is proved.
     except Exception as error:
-        return Comparison("different", f"not comparable: {type(error).__name__}")
+        return Comparison("different", f"not comparable: {type(error).__name__}", _bare(right))
+
+
+def _name(answer: Answer, text: str) -> str:
+    # Python refuses to write out integers of thousands of digits.
+    with contextlib.suppress(ValueError):
+        if isinstance(answer, Value) and len(text) <= _LONGEST_NAMED:
+            return f"{answer.expression} {answer.unit or ''}".strip()
+    return _bare(text)
 
 
 def _bare(text: str) -> str:
@@ -65,6 +88,10 @@ def equal(a: Answer, b: Answer) -> bool:
 
 def _equal(a: Answer, b: Answer) -> bool:
     match a, b:
+        case Choice(), Choice():
+            return a.letter == b.letter and equal(a.content, b.content)
+        case Choice(), _:
+            return equal(Words(a.letter), b) or equal(a.content, b)
         case Relation(), Relation():
             return _same_relations(a, b)
         case Relation(), _:

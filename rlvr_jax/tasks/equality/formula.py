@@ -13,6 +13,7 @@ import sympy
 
 from rlvr_jax.tasks.equality.bounded import binomial, factorial, number, power
 from rlvr_jax.tasks.equality.brackets import OPENING, Unreadable
+from rlvr_jax.tasks.equality.series import is_series, read_series
 
 _DEEPEST = 60
 _NUMBER = re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{\s*([0-9]+)\s*\}|(?=\.?[0-9])([0-9]*)\.?([0-9]*)")
@@ -30,7 +31,6 @@ _FUNCTIONS: dict[str, Callable[..., sympy.Expr]] = {
     "log": lambda x: sympy.log(x, 10),
     "max": sympy.Max, "min": sympy.Min, "gcd": sympy.gcd, "lcm": sympy.lcm,
 }  # fmt: skip
-_WHOLE = re.compile(r"\\(?:sum|prod|int|lim|iint|oint)(?![A-Za-z])")
 _APPLIED = ("f", "g")
 """Letters that in front of a bracket are functions; other letters are factors, as in n(n+1)."""
 
@@ -39,8 +39,8 @@ _APPLIED = ("f", "g")
 def formula(text: str) -> sympy.Expr:
     """The expression. Raises Unreadable for what is no formula, is not finite where it should be, or is too large."""
     try:
-        value = _by_math_verify(text) if _WHOLE.search(text) else _Reader(text).whole()
-    except Unreadable:
+        value = read_series(text) if is_series(text) else _Reader(text).whole()
+    except (Unreadable, MemoryError):
         raise
     # SymPy raises many kinds of errors for values without sense (undefined, of the wrong type, too deep).
     except Exception as error:
@@ -84,13 +84,15 @@ class _Reader:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise Unreadable("too deep")
-        sign = -1 if self._take("-", "+") == "-" else 1
-        value = sign * self.product()
+        value = self._signed_product()
         while operator := self._take("+", "-"):
-            term = self.product()
+            term = self._signed_product()
             value = value + term if operator == "+" else value - term
         self.depth -= 1
         return value
+
+    def _signed_product(self) -> sympy.Expr:
+        return -self.product() if self._take("-", "+") == "-" else self.product()
 
     def product(self) -> sympy.Expr:
         value = self.factor()
@@ -108,10 +110,12 @@ class _Reader:
         return -self.factor() if self._take("-") else self.factor()
 
     def _starts_factor(self) -> bool:
-        """Whether a factor follows without a sign. A number never does: "2 3" is no product."""
+        """Whether a factor follows without a sign. A number does so only behind a factorial: "2 3" is no product."""
         rest = self._peek()
-        if not rest or rest[0] in ")]}+-*/^_!,;:=<>'&.0123456789" or (rest[0] == "|" and self.in_absolute):
+        if not rest or rest[0] in ")]}+-*/^_!,;:=<>'&." or (rest[0] == "|" and self.in_absolute):
             return False
+        if rest[0].isdigit():
+            return self.text[: self.place].rstrip().endswith("!")
         return not rest.startswith(("\\degrees", "\\}", "\\rfloor", "\\rceil", "\\percent", "\\text"))
 
     def factor(self) -> sympy.Expr:
@@ -281,18 +285,11 @@ class _Reader:
             argument = self.sum()
             self._need(")")
             return sympy.Function(name)(argument)
+        if several := re.match(r"\s*\(([^()]*,[^()]*)\)", self.text[self.place :]):
+            self.place += several.end()
+            return sympy.Function(name)(*(formula(part.strip()) for part in several[1].split(",")))
         return sympy.Symbol(name, real=True)
 
 
 def _value(digits: re.Match[str]) -> sympy.Rational:
     return number(digits[1] or "", digits[2], digits[3]) if digits[3] else number(digits[4], digits[5])
-
-
-def _by_math_verify(text: str) -> sympy.Expr:
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
-
-    if len(text) > 200 or re.search(r"[0-9]{4}", text):
-        raise Unreadable("too large")
-    settings = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
-    value = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=settings)
-    return sympy.nsimplify(value.doit(), rational=True)

@@ -62,4 +62,12 @@ class Relation:
     signs: tuple[str, ...]
 
 
-Answer = Value | Words | Numeral | Collection | Region | Grid | Ratio | Relation
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A letter of a multiple choice with what it stands for: "(B) 12"."""
+
+    letter: str
+    content: "Answer"
+
+
+Answer = Choice | Value | Words | Numeral | Collection | Region | Grid | Ratio | Relation

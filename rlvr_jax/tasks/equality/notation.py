@@ -21,6 +21,7 @@ _CHARACTERS = str.maketrans(
 _TEXT = (
     r"\\(?:text|textbf|textit|textrm|textnormal|texttt|textsf|mbox|hbox|mathrm|mathbf|mathit|mathsf|operatorname)\*?"
 )
+_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -28,13 +29,14 @@ _REWRITES = [
         # Sizes, styles, invisible marks. A protected comma, or one with a negative space, groups digits.
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?(?=[^A-Za-z.]|\\|$)", ""),
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|hfill|noindent|bf|rm)(?![A-Za-z])", " "),
-        (r"(?<=[0-9])(?:\{,\}|\s*,?\s*\\!\s*,?\s*|\\,)\s*(?=[0-9]{3}(?![0-9]))", ""),
+        (r"(?<=[0-9])(?:\s*\{\s*,\s*\}|\s*,?\s*\\!\s*,?\s*|\\,)\s*(?=[0-9]{3}(?![0-9]))", ""),
         (r"\\!", ""),
         (r"\\(?:[,;:> ]|q?quad(?![A-Za-z])|enspace(?![A-Za-z])|thinspace(?![A-Za-z]))|~|\\\n", " "),
         (r"\{\s*,\s*\}", ","),
         # One name for one thing.
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
+        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
         (r"\\(?:leq|leqslant|le)(?![A-Za-z])|<=|=<", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![A-Za-z])|>=", r"\\ge "),
         (r"\\lt(?![A-Za-z])", "<"),
@@ -62,11 +64,17 @@ _REWRITES = [
         (r"\\\$", r"\\dollar "),
         (r"\$", " "),
         (r"\\%|%", r" \\percent "),
-        (r"\\(?:boxed|fbox)(?=\s*\{)", ""),
+        (r"\\(?:boxed|fbox)(?=\s*\{)|\\(?:text)?color\s*\{[a-z]+\}", ""),
+        (rf"^\s*{_TEXT}\s*\{{[^{{}}]*(?:\bis|\bare|:)\s*\}}", ""),
         # Upright constants are constants, other upright words are words.
         (rf"{_TEXT}\s*\{{\s*(e|i|d)\s*\}}", r"\1"),
         (rf"{_TEXT}\s*\{{\s*(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|ln|log|exp|gcd|lcm|max|min)\s*\}}", r"\\\1 "),
         (rf"{_TEXT}\s*\{{\s*(?:,\s*)?(and|or)\s*\}}", r" \\\1 "),
+        (rf"{_TEXT}\s*\{{\s*to\s*\}}|(?<=[0-9]) to (?=[0-9])", ":"),
+        (
+            rf"(?<=[0-9])\s*(?:{_TEXT}\s*\{{\s*)?(thousand|million|billion|trillion)(?![A-Za-z])(?:\s*\}})?",
+            lambda match: f"*10^{{{_ZEROS[match[1]]}}}",
+        ),
         (rf"{_TEXT}\s*(?=\{{)", r"\\text"),
     )
 ]

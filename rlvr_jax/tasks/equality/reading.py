@@ -10,6 +10,7 @@ from rlvr_jax.tasks.equality.brackets import Unreadable, enclosed, split
 from rlvr_jax.tasks.equality.formula import formula
 from rlvr_jax.tasks.equality.meaning import (
     Answer,
+    Choice,
     Collection,
     Grid,
     Numeral,
@@ -29,6 +30,7 @@ _NUMERAL = re.compile(
     r"([0-9][0-9A-Fa-f]*)\s*_\s*(?:\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?([0-9]{1,2})[\s}]*|([0-9]{1,2}))"
 )
 _CHOICE = re.compile(r"\(?\s*(?:\\text\s*\{)?\s*\(?\s*([A-H])\s*\)?\s*\}?\s*\)?")
+_LABELLED = re.compile(r"(?:\\text\s*\{\s*\(([A-H])\)\s*\}|\(([A-H])\))\s*:?\s*([^\s(].*)", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _QUANTITY = re.compile(
     r"(.*?)\s*((?:\\text\s*\{[^{}]*\}|\\percent|\\degrees)(?:\s*\^\s*\{?[0-9]\}?|\s*/\s*|\s*\\text\s*\{[^{}]*\})*)",
@@ -60,6 +62,9 @@ def _read(text: str) -> Answer:
     choice = _CHOICE.fullmatch(text)
     if choice:
         return Words(choice[1]) if text != choice[1] else Value(formula(text), None, text)
+    labelled = _LABELLED.fullmatch(text)
+    if labelled:
+        return Choice(labelled[1] or labelled[2], _read(labelled[3]))
     for name, pattern in ((sympy.S.Reals, _REALS), (sympy.S.EmptySet, _EMPTY)):
         if pattern.fullmatch(_TEXT.sub(r"\1", text).strip()):
             return Region(name)
@@ -72,12 +77,12 @@ def _read(text: str) -> Answer:
     pair = enclosed(text)
     if pair and pair[0] == "\\{":
         return _set(pair[1])
-    matrix = _MATRIX.fullmatch(text)
-    if matrix:
-        return _matrix(matrix[1].strip(), matrix[3])
     sides, signs = split(text, _SIGNS)
     if signs:
         return _relation(sides, signs)
+    matrix = _MATRIX.fullmatch(text)
+    if matrix:
+        return _matrix(matrix[1].strip(), matrix[3])
     if "\\pm" in text or "\\mp" in text:
         return _both_signs(text)
     pieces, found = split(text, {"\\cup", "\\setminus", "\\cap"})
@@ -93,7 +98,8 @@ def _read(text: str) -> Answer:
 
 def _before_approximation(text: str) -> str:
     parts, found = split(text, {"\\approx"})
-    return next(part for part in parts if part) if found and any(parts) else text
+    # The exact value stands in front: "1/3 \\approx 0.33"; but "x \\approx 0.33" has none.
+    return next((part for part in parts if re.search("[0-9]", part)), text) if found else text
 
 
 def _list(parts: list[str], separators: list[str]) -> Answer:
@@ -217,6 +223,9 @@ def _ratio(text: str) -> Ratio | None:
 
 def _words(text: str) -> Answer | None:
     bare = re.sub(r"\s+", " ", _TEXT.sub(r" \1 ", text)).strip()
+    several = re.split(r"\s*,\s*(?:and\b|or\b)?\s*|\s+(?:and|or)\s+", bare)
+    if len(several) > 1 and all(re.fullmatch(r"[A-Za-z]+", word) for word in several):
+        return Collection("list", tuple(Words(word) for word in several))
     letters = re.fullmatch(r"[A-Za-z][A-Za-z' -]*", bare)
     if letters and (text.startswith("\\text") or len(bare) > 3 or " " in bare):
         return Words(bare)

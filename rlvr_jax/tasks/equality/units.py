@@ -8,16 +8,18 @@ _SAME = {
     "h": "hr hour hrs", "day": "", "week": "wk", "month": "mo", "year": "yr yrs", "g": "gram gramme", "mg": "milligram",
     "kg": "kilogram kilo kgs", "lb": "pound lbs", "oz": "ounce", "L": "l liter litre", "mL": "ml milliliter millilitre",
     "gal": "gallon", "cent": "c", "dollar": "usd buck", "euro": "eur", "sterling": "gbp", "percent": "percentage pct",
-    "degree": "deg", "radian": "rad", "mph": "",
+    "degree": "deg", "radian": "rad",
 }  # fmt: skip
 _NAMES = {alias: name for name, aliases in _SAME.items() for alias in [name, *aliases.split()]}
 _NO_UNIT = {"", "unit", "of", "about", "total", "in total", "approximately", "exactly"}
+_SPEEDS = {"mph": "mi / h", "kmph": "km / h", "kph": "km / h", "kmh": "km / h"}
 _POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 
 
 def unit(text: str) -> str | None:
     """The unit that a text behind a number names, or None when it names none: "square inches" gives "in^2"."""
     text = re.sub(r"\([^()]*\)", " ", text)
+    text = re.sub(r"\b(?:mph|kmph|kph|kmh)\b", lambda match: _SPEEDS[match[0]], text)
     words = re.findall(r"[A-Za-z]+|\^\s*\{?[0-9]\}?|/", text.replace("\\text", " ").replace("\\", " "))
     parts, power, divided = [], "", False
     for word in words:
@@ -41,7 +43,7 @@ def unit(text: str) -> str | None:
 
 def known(word: str) -> bool:
     """Whether a bare word of two letters or more is a unit."""
-    return len(word) > 1 and _singular(word) in _SAME
+    return len(word) > 1 and (_singular(word) in _SAME or word in _SPEEDS)
 
 
 def _singular(word: str) -> str:
