@@ -178,13 +178,12 @@ def _relation_is(relation: Relation, other: Answer) -> bool:
     points = points_of(relation)
     if points is not None and "=" not in relation.signs:
         return points_of(other) is not None and equal(Region(points), other)
-    if set(relation.signs) != {"="}:
+    if not set(relation.signs) <= {"=", "\\equiv"}:
         return False
-    first, second, last = relation.sides[0], relation.sides[1], relation.sides[-1]
-    if not all(equal(second, side) for side in relation.sides[2:]):
-        return False
+    first, last = relation.sides[0], relation.sides[-1]
     # "x^2 + y = 0" is not 0, but "m + n = 256 + 37 = 293" is 293.
-    if not (is_name(first) or len(relation.sides) > 2 or equal(first, last)):
+    worked_out = len(relation.sides) > 2 and all(equal(last, side) for side in relation.sides[1:-1])
+    if not (is_name(first) or worked_out or equal(first, last)):
         return False
     return equal(last, other)
 

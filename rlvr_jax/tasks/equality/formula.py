@@ -171,8 +171,8 @@ class _Reader:
         if not match or not whole.is_Integer:
             return whole
         top, bottom = int(match[1] or match[2]), int(match[3] or match[4])
-        if not 0 < top < bottom:
-            return whole
+        if top >= bottom:
+            raise Unreadable("a mixed number with an improper fraction")
         self.place += match.end()
         return whole + sympy.Rational(top, bottom)
 

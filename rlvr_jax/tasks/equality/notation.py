@@ -84,7 +84,7 @@ _PLAIN_NAMES = re.compile(
 _PLAIN_WORDS = re.compile(r"(?<![A-Za-z\\{])(and|or|union(?=\s*[\[({\\])|in(?=\s*[\[({\\]))(?![A-Za-z])", re.IGNORECASE)
 _GROUPED = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _SPACED = re.compile(r"(?<![0-9.,_^])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])")
-_PLAIN_MIXED = re.compile(r"(?<![0-9.,/^_])([0-9]{1,9})\s+([0-9]{1,9})/([0-9]{1,9})(?![0-9./])")
+_PLAIN_MIXED = re.compile(r"(?<![0-9.,/^_])([0-9]{1,9})[ \t]+([0-9]{1,9})/([0-9]{1,9})(?![0-9./])")
 
 
 def canonical(text: str) -> str:
@@ -102,8 +102,11 @@ def _plain_text(text: str) -> str:
     text = _PLAIN_NAMES.sub(lambda match: "\\" + {"infinity": "infty"}.get(match[1], match[1]) + " ", text)
     text = _PLAIN_WORDS.sub(lambda match: {"union": r" \cup "}.get(match[1].lower(), f" \\{match[1].lower()} "), text)
     text = re.sub(r"(?<=[)\]}])\s*U\s*(?=[(\[{\\])", r" \\cup ", text)
-    text = _PLAIN_MIXED.sub(r"\1\\frac{\2}{\3}", text)
-    return text
+    return _PLAIN_MIXED.sub(_mixed, text)
+
+
+def _mixed(match: re.Match[str]) -> str:
+    return rf"{match[1]}\frac{{{match[2]}}}{{{match[3]}}}" if int(match[2]) < int(match[3]) else match[0]
 
 
 def _outside_words(text: str, change: Callable[[str], str]) -> str:

@@ -41,6 +41,8 @@ _BARE_UNIT = re.compile(
 )
 _ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _NUMBERED = re.compile(r"[A-Za-z]{3,}\.?(?: [A-Za-z0-9]{1,12}){1,2}")
+_EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
+_MODULUS = re.compile(r"(.*?)\s*\(?\s*(?:\\[pb]?mod|mod)\s*\{?\s*([0-9]+)\s*\}?\s*\)?", re.DOTALL)
 _CURRENCY = re.compile(r"\\(dollar|euro|pounds)(?![A-Za-z])\s*")
 _REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|(?:all )?real numbers?|all reals")
 _EMPTY = re.compile(r"\\emptyset|\\\{\s*\\\}|(?:the )?empty set")
@@ -83,7 +85,7 @@ def _read(text: str) -> Answer:
     matrix = _MATRIX.fullmatch(text)
     if matrix:
         return _matrix(matrix[1].strip(), matrix[3])
-    if "\\pm" in text or "\\mp" in text:
+    if _EITHER_SIGN.search(text):
         return _both_signs(text)
     pieces, found = split(text, {"\\cup", "\\setminus", "\\cap"})
     if found:
@@ -152,8 +154,8 @@ def _relation(sides: list[str], signs: list[str]) -> Answer:
 
 
 def _both_signs(text: str) -> Collection:
-    upper = text.replace("\\pm", "+").replace("\\mp", "-")
-    lower = text.replace("\\pm", "-").replace("\\mp", "+")
+    upper = _EITHER_SIGN.sub(lambda match: "+" if match[1] == "pm" else "-", text)
+    lower = _EITHER_SIGN.sub(lambda match: "-" if match[1] == "pm" else "+", text)
     items: list[Answer] = []
     for one in (upper, lower):
         answer = _read(one.replace("+ -", "-"))
@@ -239,6 +241,9 @@ def _value(text: str) -> Value:
     currency = _CURRENCY.search(text)
     name = {"dollar": "dollar", "euro": "euro", "pounds": "sterling"}[currency[1]] if currency else None
     text = _CURRENCY.sub("", text).strip()
+    modulus = _MODULUS.fullmatch(text)
+    if modulus:
+        return Value(formula(modulus[1].strip()), f"mod {modulus[2]}", text)
     for pattern in (_QUANTITY, _BARE_UNIT):
         match = pattern.fullmatch(text)
         if match and match[1].strip():

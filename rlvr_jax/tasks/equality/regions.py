@@ -14,7 +14,7 @@ def points_of(answer: Answer) -> sympy.Set | None:
     if isinstance(answer, Collection):
         values = [item.expression for item in answer.items if isinstance(item, Value)]
         if len(values) == len(answer.items):
-            if answer.kind == "set":
+            if answer.kind in ("set", "list"):
                 return sympy.FiniteSet(*values)
             if answer.kind == "tuple" and len(values) == 2 and ascending(*values):
                 return sympy.Interval(*values, True, True)
