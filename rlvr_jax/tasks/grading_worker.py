@@ -57,6 +57,7 @@ class _Grader:
     requests: int
     verdicts: int
     item: int | None = None
+    request: bytes = b""
     deadline: float = 0.0
     started: float = 0.0
     impatient: float = 0.0
@@ -119,6 +120,7 @@ class _Watcher:
         self.usual = _FIRST_GUESS
         # A large process takes its time to die, and nobody should wait for it.
         self.dying: list[int] = []
+        self.bereaved: set[int] = set()
         self.incoming = b""
 
     def run(self) -> None:
@@ -156,12 +158,12 @@ class _Watcher:
                 free = self._fork()
             item, request = self.waiting.popleft()
             now = time.monotonic()
-            free.item, free.started, free.deadline = item, now, now + self.settings.seconds
+            free.item, free.request, free.started, free.deadline = item, request, now, now + self.settings.seconds
             free.impatient = now + max(_LEAST_PATIENCE, _PATIENCE * self.usual)
             try:
                 _write(free.requests, request + b"\n")
             except BrokenPipeError:
-                self._end(free, "the grader died")
+                self._died(free)
 
     def _fork(self) -> _Grader:
         requests, own_requests = os.pipe()
@@ -190,13 +192,22 @@ class _Watcher:
         data = os.read(grader.verdicts, 1 << 16)
         grader.answer += data
         if not data:
-            self._end(grader, "the grader died")
+            self._died(grader)
         elif grader.answer.endswith(b"\n"):
             *verdict, last = json.loads(grader.answer)
             self.usual += (time.monotonic() - grader.started - self.usual) / 16
             self._send(grader, verdict)
             if last or grader.stuck:
                 self._end(grader, "")
+
+    def _died(self, grader: _Grader) -> None:
+        """A grader that was killed from outside is no verdict on its item; a second one that dies of it is."""
+        item = grader.item
+        if item is not None and item not in self.bereaved:
+            self.bereaved.add(item)
+            self.waiting.appendleft((item, grader.request))
+            grader.item = None
+        self._end(grader, "the grader died")
 
     def _check_clocks(self) -> None:
         now = time.monotonic()
@@ -208,11 +219,11 @@ class _Watcher:
             elif now >= grader.impatient and not grader.stuck:
                 grader.stuck = True
                 os.setpriority(os.PRIO_PROCESS, grader.process, os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
-
         self.dying = [process for process in self.dying if os.waitpid(process, os.WNOHANG) == (0, 0)]
 
     def _send(self, grader: _Grader, verdict: list) -> None:
         _write(self.verdicts, json.dumps([grader.item, *verdict]).encode() + b"\n")
+        self.bereaved.discard(grader.item)
         grader.item, grader.answer = None, b""
 
     def _end(self, grader: _Grader, reason: str) -> None:

@@ -1,6 +1,7 @@
 """The verifier pool: order, time and memory limits, crashes, threads, and no process left behind."""
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -91,6 +92,12 @@ def test_stuck_workers_do_not_hold_up_the_others(pool):
     # One after the other on two workers, ten limits of a second would take five.
     assert time.perf_counter() - started < 4
     assert [verdict.outcome for verdict in verdicts] == ["timed-out"] * 10 + ["correct"] * 190
+
+
+def test_workers_killed_from_outside_cost_nothing(pool):
+    worker = int(ask(pool, ["a"])[0].reason)
+    os.kill(worker, signal.SIGKILL)
+    assert [verdict.outcome for verdict in ask(pool, ["a", "b", "c"])] == ["correct"] * 3
 
 
 def test_in_any_thread_and_beside_this_one(pool):
