@@ -1,6 +1,11 @@
 """Exactly what the model sees: the shared prefix, each prompt's own tokens, and what ends a completion.
 
 python -m experiments.show_prompts gsm8k OWNER/NAME --rows 2
+python -m experiments.show_prompts math OWNER/NAME --prompt-format chat_thinking
+python -m experiments.show_prompts gsm8k OWNER/NAME --prompt-format '{"layout": "plain", "shots": 8, "system": ""}'
+
+Prompt formats: chat (the model's template), chat_thinking, chat_few_shot, plain, few_shot, or a JSON object, or a .json
+file with one, of layout, thinking, shots, system and question.
 """
 
 import dataclasses
@@ -21,6 +26,7 @@ class ShowPrompts:
     model: Annotated[str, tyro.conf.Positional] = "embedded:smollm2-135m-instruct"
     data: str | None = None
     prompt_format: PromptFormat = "chat"
+    """See above."""
     split: Literal["train", "held_out"] = "train"
     rows: int = 4
     seed: int = 0
@@ -37,9 +43,11 @@ def main() -> None:
     prompts = encoder.encode(rows)
     own = [tokens[mask].tolist() for tokens, mask in zip(prompts.tokens, prompts.mask, strict=True)]
     stops = encoder.stop_tokens(model.eos_token_ids).tolist()
+    one_piece = [encoder.in_one_piece(row) for row in rows]
     if arguments.json:
         answers = [row.answer for row in rows]
-        print_json({"prefix": encoder.prefix.tolist(), "prompts": own, "stops": stops, "answers": answers})
+        prompts = {"prefix": encoder.prefix.tolist(), "prompts": own, "in_one_piece": one_piece}
+        print_json({**prompts, "stops": stops, "answers": answers})
         return
 
     def pieces(ids: list[int]) -> str:
@@ -49,6 +57,9 @@ def main() -> None:
     print(f"prefix shared by all prompts, {len(encoder.prefix)} tokens:\n{pieces(encoder.prefix.tolist())}\n")
     for row, tokens in zip(rows, own, strict=True):
         print(f"prompt {row.id}, {len(tokens)} tokens, right answer {row.answer!r}:\n{pieces(tokens)}\n")
+    apart = one_piece.count(False)
+    if apart:
+        print(f"{apart} of these prompts, tokenised with the prefix in one piece, would be other tokens\n")
     print(f"a completion ends at: {', '.join(repr(model.tokenizer.decode([token])) for token in stops)}")
 
 

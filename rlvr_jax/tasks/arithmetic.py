@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from rlvr_jax.errors import UserError
+from rlvr_jax.tasks.prompting import CHAT, PROMPT_FORMATS, Prompting
 from rlvr_jax.tasks.task import Row, Split, Verdict, in_held_out, right_or_wrong
 
 _FEW_SHOT = "82 + 18 = 100\n7 - 1 = 6\n93 - 70 = 23\n36 - 22 = 14\n"
@@ -18,6 +20,13 @@ class Arithmetic:
     stop = ("\n",)
     worker_grader = None
     max_new_tokens = 5  # a space, three digits, the line break
+
+    def __init__(self, prompting: Prompting = CHAT):
+        """The prompt is always the same few-shot lines. Raises UserError for a form that asks for something else."""
+        if prompting not in (CHAT, PROMPT_FORMATS["plain"]):
+            raise UserError(
+                "arithmetic has one prompt, plain lines with examples; accepted is to leave prompt-format out"
+            )
 
     def row(self, split: Split, index: int, seed: int = 0) -> Row:
         """A draw addressed by (split, seed, index). Held-out draws are the same for every seed of a run.

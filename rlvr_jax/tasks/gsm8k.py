@@ -5,9 +5,22 @@ from fractions import Fraction
 from typing import Literal
 
 from rlvr_jax.tasks.answers import after_marker, committed_passage, own_answer
+from rlvr_jax.tasks.prompting import CHAT, Prompting
 from rlvr_jax.tasks.rows import Source
 from rlvr_jax.tasks.stored import StoredTask
 from rlvr_jax.tasks.task import Verdict, right_or_wrong
+
+
+def gold(text: str) -> str:
+    """What stands after the last ####; of an answer alone, itself."""
+    return text.rpartition("####")[2].strip()
+
+
+def worked(text: str) -> str:
+    """A solution without its calculator marks (<<1+1=2>>), ended by #### and the answer."""
+    text = re.sub(r"<<[^<>]{0,1000}>>", "", text).strip()
+    return text if "####" in text else f"#### {text}"
+
 
 SYSTEM = "Solve the problem step by step. Write the final answer, a number alone, after ####."
 _SOURCE = Source(
@@ -15,19 +28,20 @@ _SOURCE = Source(
     {"train": (("openai/gsm8k", "main", "train"),), "held_out": (("openai/gsm8k", "main", "test"),)},
     question=("question",),
     answer=("answer",),
-    gold=lambda text: text.rpartition("####")[2].strip(),
+    gold=gold,
+    worked=worked,
 )
 
 
 def make_gsm8k(
     data: str | None = None,
-    prompt_format: Literal["chat", "plain"] = "chat",
+    prompting: Prompting = CHAT,
     reward: Literal["flexible", "strict"] = "flexible",
 ) -> StoredTask:
     """The public train split for training and the public test split as held-out questions."""
     name = "gsm8k" if reward == "flexible" else "gsm8k:strict"
     # 256 new tokens is the cap of the paper's precursor runs.
-    return StoredTask(name, _SOURCE, name, SYSTEM, 256, data, prompt_format)
+    return StoredTask(name, _SOURCE, name, SYSTEM, 256, data, prompting)
 
 
 def grade(completion: str, gold: str, reward: str = "flexible") -> Verdict:

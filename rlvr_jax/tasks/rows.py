@@ -1,17 +1,17 @@
-"""Rows of a stored dataset: from the hub, from a JSONL file, or from a folder of JSONL files."""
+"""Rows of a stored dataset: the questions and answers in a table, whichever store it lies in."""
 
 import dataclasses
 import functools
-import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from rlvr_jax.errors import UserError
+from rlvr_jax.tasks.stores import Table, fetch_table, join, open_tables
+from rlvr_jax.tasks.stores import read_jsonl as read_jsonl
 from rlvr_jax.tasks.task import Row, Split, in_held_out
-
-_FILES: dict[Split, str] = {"train": "train.jsonl", "held_out": "test.jsonl"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,98 +27,84 @@ class Source:
     """The same for the answer."""
     gold: Callable[[str], str] = str.strip
     """From the text of the answer's field to the final answer alone."""
+    solution: tuple[str, ...] = ()
+    """Names that the field of the worked solution may have, before those of the answer."""
+    worked: Callable[[str], str] = str.strip
+    """From the text of that field to what a model should have written."""
 
 
 class StoredRows:
-    """Rows by index, held-out ones in file order, train ones in a new order each epoch, decided by (seed, epoch).
+    """Rows by index, held-out ones in the order of the store, train ones in a new order each epoch, by (seed, epoch).
 
-    `data` is a folder with train.jsonl and test.jsonl (or one of the two), one JSONL file, of which an eighth, chosen
-    by question text, is held out (all of it where the source has no train split), or `None` for the hub.
-    Everything is loaded when first asked for. Raises UserError for data that is not there or has other fields.
+    `data` is one of `stores.ACCEPTED`, or None for the source's public home. Held-out rows are the split test, else
+    validation; where there is neither, an eighth of the train rows, chosen by question text. A source without a train
+    split has no train rows: what lies under no name is held out. A row's id is its place among the rows of its split.
+    The first `shots` train rows are examples for the prompt, and not among the rows by index. Stores are opened when
+    first asked for. Raises UserError for data that is not there or has other fields.
     """
 
-    def __init__(self, source: Source, data: str | None):
-        self._load = functools.cache(lambda split: _load(source, data, split))
+    def __init__(self, source: Source, data: str | None, shots: int = 0):
+        self._source, self._shots = source, shots
+        self._tables = functools.cache(lambda: None if data is None else open_tables(data))
+        self._table = functools.cache(self._find)
         self._order = functools.lru_cache(2)(self._shuffled)
-        self._name = source.name
 
     def row(self, split: Split, index: int, seed: int = 0) -> Row:
-        rows = self._load(split)
-        if not rows:
-            raise UserError(f"{self._name} has no {split} rows; accepted is data with some")
-        if split == "held_out":
-            return rows[index]
-        epoch, place = divmod(index, len(rows))
-        return rows[self._order(seed, epoch)[place]]
+        size = self.size(split)
+        if not size:
+            raise UserError(f"{self._source.name} has no {split} rows; accepted is data with some")
+        place = index
+        if split == "train":
+            epoch, place = divmod(index, size)
+            place = self._shots + int(self._order(seed, epoch)[place])
+        source = self._source
+        question, answer = self._texts(self._table(split), place, source.question, source.answer)
+        return Row(place, question, source.gold(answer))
 
     def _shuffled(self, seed: int, epoch: int) -> np.ndarray:
-        return np.random.default_rng([seed, epoch]).permutation(len(self._load("train")))
+        return np.random.default_rng([seed, epoch]).permutation(self.size("train"))
 
     def size(self, split: Split) -> int:
-        return len(self._load(split))
+        return max(self._table(split).size - (self._shots if split == "train" else 0), 0)
 
-
-def _load(source: Source, data: str | None, split: Split) -> list[Row]:
-    pairs = _from_hub(source, split) if data is None else _from_path(source, Path(data).expanduser(), split)
-    return [Row(i, question, source.gold(answer)) for i, (question, answer) in enumerate(pairs)]
-
-
-def _from_path(source: Source, path: Path, split: Split) -> list[tuple[str, str]]:
-    if path.is_dir():
-        if not any((path / file).is_file() for file in _FILES.values()):
-            raise UserError(f"{source.name} data: {path / 'train.jsonl'} does not exist, nor does test.jsonl beside it")
-        file = path / _FILES[split]
-        return _read_jsonl(source, file) if file.is_file() else []
-    if not path.is_file():
-        raise UserError(
-            f"{source.name} data: {path} does not exist; accepted is a JSONL file or a folder with train.jsonl and "
-            "test.jsonl"
-        )
-    pairs = _read_jsonl(source, path)
-    if "train" not in source.hub:
-        return pairs if split == "held_out" else []
-    return [pair for pair in pairs if in_held_out(pair[0]) == (split == "held_out")]
-
-
-def _read_jsonl(source: Source, file: Path) -> list[tuple[str, str]]:
-    return [_pair(source, row, where) for where, row in read_jsonl(file)]
-
-
-def read_jsonl(file: Path) -> Iterator[tuple[str, object]]:
-    """(where, value) of each line. Raises UserError, naming file and line, for one that is not JSON."""
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield f"{file}, line {number}", json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{file}, line {number}: not JSON ({error.msg})") from error
-
-
-def _pair(source: Source, row: object, where: str) -> tuple[str, str]:
-    """Question and answer of a row; raises UserError, naming the place, where one is missing or no string."""
-    found = []
-    for names in (source.question, source.answer):
-        text = next((row[name] for name in names if name in row), None) if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            fields = " and ".join(" or ".join(names) for names in (source.question, source.answer))
-            raise UserError(f"{where}: accepted are objects with the strings {fields}")
-        found.append(text)
-    return found[0], found[1]
-
-
-def _from_hub(source: Source, split: Split) -> list[tuple[str, str]]:
-    import datasets
-
-    pairs = []
-    for hub_id, configuration, hub_split in source.hub.get(split, ()):
-        try:
-            rows = datasets.load_dataset(hub_id, configuration, split=hub_split).to_list()
-        # The hub's client raises errors of several libraries (its own, HTTP, socket): all mean "not to be had".
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    @functools.cached_property
+    def examples(self) -> tuple[tuple[str, str], ...]:
+        """Questions with worked solutions. Raises UserError where there are fewer train rows than shots."""
+        source, table = self._source, self._table("train") if self._shots else join([])
+        if table.size < self._shots:
             raise UserError(
-                f"{hub_id} could not be fetched from the hub ({reason}); "
-                "accepted is also --data with a JSONL file or a folder"
-            ) from error
-        pairs += [_pair(source, row, f"{hub_id}, row {i}") for i, row in enumerate(rows)]
-    return pairs
+                f"{source.name} has {table.size} train rows to take {self._shots} shots from; accepted is less"
+            )
+        names = source.solution + source.answer
+        texts = [self._texts(table, i, source.question, names) for i in range(self._shots)]
+        return tuple((question, source.worked(solution)) for question, solution in texts)
+
+    def _find(self, split: Split) -> Table:
+        tables = self._tables()
+        if tables is None:
+            return join([fetch_table(*part) for part in self._source.hub.get(split, ())])
+        train, held_out = tables.get("train"), tables.get("test", tables.get("validation"))
+        if "train" not in self._source.hub:
+            train, held_out = None, held_out or train
+        if train and not held_out:
+            fields = self._source.question, self._source.answer
+            questions = [self._texts(train, i, *fields)[0] for i in range(train.size)]
+            return train.select([i for i, text in enumerate(questions) if in_held_out(text) == (split == "held_out")])
+        return (train if split == "train" else held_out) or join([])
+
+    def _texts(self, table: Table, place: int, *fields: tuple[str, ...]) -> list[str]:
+        """The texts of a row's fields, each of several names; raises UserError, naming the place, where one is none."""
+        row = table.read(place)
+        texts = [_first(row, names) if isinstance(row, Mapping) else None for names in fields]
+        if None in texts:
+            wanted = " and ".join(" or ".join(names) for names in fields)
+            raise UserError(f"{table.where(place)}: accepted are objects with the strings {wanted}")
+        return [text for text in texts if text is not None]
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of these fields that the row has, as text; None for none, or for what is neither text nor number."""
+    value = next((row[name] for name in names if name in row), None)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) else None

@@ -89,7 +89,9 @@ def in_held_out(question: str, one_in: int = 8) -> bool:
 class PromptEncoder:
     """Rows to token arrays of a fixed shape, the shared prefix apart.
 
-    Prefix and rest are tokenised separately, so the prefix is the same tokens for every row.
+    Prefix and rest are tokenised apart, so the prefix is the same tokens for every row; the blanks between them go to
+    the side where this tokenizer has them in the whole text. In front stands exactly one beginning-of-sequence token
+    where the tokenizer puts one in front of a text, or the template did.
     """
 
     def __init__(self, task: Task, tokenizer: Any, probe: Sequence[Row], max_prompt_tokens: int | None = None):
@@ -98,12 +100,13 @@ class PromptEncoder:
         Raises UserError when a longer prompt is met later: it is never cut in silence.
         """
         self.task, self.tokenizer = task, tokenizer
-        prefix, _ = task.prompt(probe[0], tokenizer)
-        self.prefix = np.array(_token_ids(tokenizer, prefix), np.int32)
+        prefix, rest = task.prompt(probe[0], tokenizer)
+        self._cut = _natural_cut(tokenizer, prefix, rest)
+        self.prefix = np.array(_with_beginning(tokenizer, _token_ids(tokenizer, prefix[: self._cut])), np.int32)
         self.length = max_prompt_tokens or self.longest(probe)
 
     def _own_tokens(self, row: Row) -> list[int]:
-        return _token_ids(self.tokenizer, self.task.prompt(row, self.tokenizer)[1])
+        return _token_ids(self.tokenizer, "".join(self.task.prompt(row, self.tokenizer))[self._cut :])
 
     def longest(self, rows: Sequence[Row]) -> int:
         """Tokens of the longest prompt, without the prefix."""
@@ -125,6 +128,12 @@ class PromptEncoder:
             mask[i, : len(own)] = True
         return Prompts(tokens, mask, np.array([row.id for row in rows], np.uint32))
 
+    def in_one_piece(self, row: Row) -> bool:
+        """Whether the tokenizer reads the whole prompt as it reads prefix and rest apart."""
+        text = "".join(self.task.prompt(row, self.tokenizer))
+        whole = _with_beginning(self.tokenizer, _token_ids(self.tokenizer, text))
+        return whole == [*self.prefix.tolist(), *self._own_tokens(row)]
+
     def stop_tokens(self, eos_token_ids: Sequence[int]) -> np.ndarray:
         """Ids of all tokens that end a completion. Raises UserError when a stop string is not one token."""
         stops = list(eos_token_ids)
@@ -142,16 +151,20 @@ def _token_ids(tokenizer: Any, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def chat_prompt(tokenizer: Any, system: str, question: str) -> tuple[str, str]:
-    """The tokenizer's chat template around a question, cut in front of the question.
+def _natural_cut(tokenizer: Any, prefix: str, rest: str) -> int:
+    """Characters of the prefix to be tokenised by themselves.
 
-    Raises UserError when the tokenizer has no chat template.
+    As many as leave the whole text's tokens as they are, the last blanks of the prefix being the only question: some
+    tokenizers join line breaks with the stop in front of them, some spaces with the word behind them. All, if none do.
     """
-    if not tokenizer.chat_template:
-        raise UserError("the model's tokenizer has no chat template; accepted is --prompt-format plain")
-    question = question.strip()
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    # Templates with a thinking mode read the last argument; others ignore it.
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
-    start = text.rindex(question)
-    return text[:start], text[start:]
+    whole = _token_ids(tokenizer, prefix + rest)
+    for cut in range(len(prefix), len(prefix.rstrip()) - 1, -1):
+        if [*_token_ids(tokenizer, prefix[:cut]), *_token_ids(tokenizer, prefix[cut:] + rest)] == whole:
+            return cut
+    return len(prefix)
+
+
+def _with_beginning(tokenizer: Any, ids: list[int]) -> list[int]:
+    beginning = tokenizer.bos_token_id
+    added = beginning is not None and tokenizer.encode("a")[:1] == [beginning]
+    return [beginning, *ids] if added and ids[:1] != [beginning] else ids

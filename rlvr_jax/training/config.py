@@ -1,6 +1,7 @@
 """The configuration of a run: typed, frozen, checked once when built."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +20,15 @@ class TrainConfig:
     model: str = "embedded:smollm2-135m-instruct"
     """Hub id, local folder, .gguf file, or embedded:NAME."""
     task: str = "arithmetic"
-    """arithmetic, gsm8k, gsm8k:strict, svamp, math, or reasoning_gym:GENERATOR."""
+    """arithmetic, gsm8k, gsm8k:strict, svamp, math, reasoning_gym:GENERATOR,parameter=value,..., or, for data of your
+    own, rows:VERIFIER,question=FIELD,answer=FIELD (VERIFIER: gsm8k, gsm8k:strict, math, package.module:function)."""
     data: str | None = None
-    """Local data of the task: a JSONL file or a folder with train.jsonl and test.jsonl. Default: its public home."""
+    """The task's rows: a .jsonl or .parquet file (an eighth is held out), a folder with train and test files, a folder
+    of datasets' save_to_disk, a version folder of tensorflow-datasets, hub:OWNER/NAME[:CONFIGURATION], or tfds:NAME.
+    Default: the task's public home."""
     prompt_format: PromptFormat = "chat"
-    """chat: the model's chat template; plain: text without it. Arithmetic is always plain few-shot lines."""
+    """chat (the model's chat template), chat_thinking, chat_few_shot, plain, few_shot, or a JSON object, or a .json
+    file with one, of layout, thinking, shots, system and question. Arithmetic is always plain few-shot lines."""
     max_prompt_tokens: int | None = None
     """Longest prompt, without the prefix that all prompts share; default: the longest of the task's rows."""
 
@@ -174,5 +179,5 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         """Where the run is kept."""
-        task = self.task.replace(":", "-")
+        task = re.sub(r"[^\w.=]+", "-", self.task)
         return self.output or Path("runs") / f"{task}-{self.objective}-seed{self.seed}"

@@ -162,7 +162,7 @@ def test_bad_lines_are_named(tmp_path, content, message):
 
 
 def test_missing_data_and_unknown_tasks_say_what_is_accepted(tmp_path):
-    with pytest.raises(UserError, match=r"train\.jsonl does not exist"):
+    with pytest.raises(UserError, match=r"none of train\.jsonl, .* in it; accepted are a \.jsonl or \.parquet file"):
         make_task("gsm8k", str(tmp_path)).size("train")
     with pytest.raises(UserError, match="task is 'gsm9k', accepted are arithmetic, gsm8k"):
         make_task("gsm9k")

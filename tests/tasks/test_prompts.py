@@ -5,7 +5,6 @@ import pytest
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.tasks import PromptEncoder, Row, make_task
-from rlvr_jax.tasks.task import chat_prompt
 
 TASK = make_task("arithmetic")
 
@@ -38,11 +37,3 @@ def test_stop_strings_must_be_single_tokens(tiny_model, rows):
     encoder.task = type("Other", (), {"name": "other", "stop": ("ab",)})
     with pytest.raises(UserError, match="stop 'ab' is 2 tokens"):
         encoder.stop_tokens((0,))
-
-
-def test_chat_template_is_cut_in_front_of_the_question(tiny_model):
-    with pytest.raises(UserError, match="no chat template"):
-        chat_prompt(tiny_model.tokenizer, "system", "question")
-    tokenizer = type(tiny_model.tokenizer).from_pretrained(tiny_model.folder)
-    tokenizer.chat_template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[answer]"
-    assert chat_prompt(tokenizer, "be brief", " 1 + 1? ") == ("[system] be brief\n[user] ", "1 + 1?\n[answer]")

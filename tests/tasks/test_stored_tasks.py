@@ -63,7 +63,7 @@ def test_svamp_has_the_hubs_fields_or_plain_ones(tmp_path):
 def test_missing_fields_are_named(tmp_path, task, fields):
     write(tmp_path / "test.jsonl", {"problem": "1?", "question": "1?", "level": 3})
     with pytest.raises(UserError, match=f"line 1: accepted are objects with the strings {fields}"):
-        make_task(task, str(tmp_path)).size("held_out")
+        make_task(task, str(tmp_path)).row("held_out", 0)
 
 
 def test_hub_parts_are_joined_in_order(monkeypatch):
@@ -72,7 +72,7 @@ def test_hub_parts_are_joined_in_order(monkeypatch):
     def load_dataset(hub_id, configuration, split):
         asked.append((hub_id, configuration, split))
         row = {"problem": f"{configuration}?", "solution": rf"$\boxed{{{len(asked)}}}$"}
-        return types.SimpleNamespace(to_list=lambda: [row])
+        return [row]
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     task = make_task("math")
