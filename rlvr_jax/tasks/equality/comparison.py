@@ -104,8 +104,6 @@ def _equal(a: Answer, b: Answer) -> bool:
             return b.unit is None and _spelling(a.text) == _spelling(b.text)
         case Numeral(), Numeral():
             return a == b
-        case Numeral(), Value():
-            return a.digits == b.text
         case Grid(), Grid():
             return a.entries.shape == b.entries.shape and _all_equal(list(a.entries), list(b.entries))
         case Grid(), Collection(kind="tuple"):
@@ -183,9 +181,9 @@ def _relation_is(relation: Relation, other: Answer) -> bool:
     first, last = relation.sides[0], relation.sides[-1]
     # "x^2 + y = 0" is not 0, but "m + n = 256 + 37 = 293" is 293.
     worked_out = len(relation.sides) > 2 and all(equal(last, side) for side in relation.sides[1:-1])
-    if not (is_name(first) or worked_out or equal(first, last)):
-        return False
-    return equal(last, other)
+    if is_name(first) or worked_out or equal(first, last):
+        return equal(last, other)
+    return len(relation.sides) == 2 and is_name(last) and equal(first, other)
 
 
 _FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}

@@ -21,7 +21,7 @@ _CHARACTERS = str.maketrans(
 _TEXT = (
     r"\\(?:text|textbf|textit|textrm|textnormal|texttt|textsf|mbox|hbox|mathrm|mathbf|mathit|mathsf|operatorname)\*?"
 )
-_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MULTIPLES = {"dozen": "12", "hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}"}
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -66,14 +66,14 @@ _REWRITES = [
         (r"\\%|%", r" \\percent "),
         (r"\\(?:boxed|fbox)(?=\s*\{)|\\(?:text)?color\s*\{[a-z]+\}", ""),
         (rf"^\s*{_TEXT}\s*\{{[^{{}}]*(?:\bis|\bare|:)\s*\}}", ""),
-        # Upright constants are constants, other upright words are words.
-        (rf"{_TEXT}\s*\{{\s*(e|i|d)\s*\}}", r"\1"),
+        # Upright letters are letters if they are no units; other upright words are words.
+        (rf"{_TEXT}\s*\{{\s*([abdefijknopqrtuvwxyz])\s*\}}", r"\1"),
         (rf"{_TEXT}\s*\{{\s*(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|ln|log|exp|gcd|lcm|max|min)\s*\}}", r"\\\1 "),
         (rf"{_TEXT}\s*\{{\s*(?:,\s*)?(and|or)\s*\}}", r" \\\1 "),
         (rf"{_TEXT}\s*\{{\s*to\s*\}}|(?<=[0-9]) to (?=[0-9])", ":"),
         (
-            rf"(?<=[0-9])\s*(?:{_TEXT}\s*\{{\s*)?(thousand|million|billion|trillion)(?![A-Za-z])(?:\s*\}})?",
-            lambda match: f"*10^{{{_ZEROS[match[1]]}}}",
+            rf"(?<=[0-9])\s*(?:{_TEXT}\s*\{{\s*)?(dozen|hundred|thousand|million|billion)(?![A-Za-z])(?:\s*\}})?",
+            lambda match: "*" + _MULTIPLES[match[1]],
         ),
         (rf"{_TEXT}\s*(?=\{{)", r"\\text"),
     )
