@@ -1,10 +1,12 @@
 """The verifier of MATH on completions: extraction, the grading cases, the golds of MATH-500, hostile text."""
 
+import builtins
 import json
 import random
 from pathlib import Path
 
 import pytest
+import sympy.parsing.sympy_parser
 
 from rlvr_jax.tasks.equality import compare
 from rlvr_jax.tasks.math_grading import grade
@@ -177,6 +179,36 @@ def test_no_string_raises_or_is_right_by_chance(count):
         for completion in (text, f"\\boxed{{{text}}}"):
             assert not grade(completion, "7919").correct
             grade(completion, text)
+
+
+INJECTIONS = (
+    "__import__('os').system('touch {file}')",
+    "exec(open('{file}', 'w'))",
+    "\\text{{__import__('os').system('touch {file}')}}",
+    "5 if open('{file}', 'w') else 5",
+    'sympify(\'__import__("os").system("touch {file}")\')',
+    "x.__class__.__mro__[1].__subclasses__()",
+    "\\operatorname{{eval}}(open('{file}', 'w'))",
+    "lambda: open('{file}', 'w')",
+)
+
+
+def test_no_code_is_run(tmp_path, monkeypatch):
+    grade(r"\boxed{\sec^2 y}", r"\tan^2 y + 1")
+
+    def refuse(*arguments, **settings):
+        raise AssertionError(f"evaluated {arguments!r}")
+
+    for name in ("eval", "exec", "compile"):
+        monkeypatch.setattr(builtins, name, refuse)
+    monkeypatch.setattr(sympy.parsing.sympy_parser, "parse_expr", refuse)
+    for injection in INJECTIONS:
+        text = injection.format(file=tmp_path / "made")
+        for completion in (text, f"\\boxed{{{text}}}", f"The answer is ${text}$.", f"<answer>{text}</answer>"):
+            assert not grade(completion, "7919").correct
+            grade("\\boxed{1}", text)
+    assert grade(r"\boxed{\frac{x+2}{7}}", r"\frac{x}{7}+0.5\cdot\frac47").correct
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
