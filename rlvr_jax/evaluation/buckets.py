@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-_MOST_SHAPES = 4
+_MOST_SHAPES = 8
 _LEAST_STEP = 16
 """Tokens; shapes that differ by less are not worth compiling twice."""
 
@@ -21,7 +21,7 @@ class Bucket:
 def length_buckets(lengths: Sequence[int], batch: int) -> list[Bucket]:
     """Places 0, 1, ... of prompts with these lengths, each once, in batches; the last may hold fewer.
 
-    Prompt lengths are rounded up to a quarter of the longest, so there are at most four different ones. The longest
+    Prompt lengths are rounded up to eighths of the longest, so there are at most eight different ones. The longest
     come first: where memory does not suffice, that shows at once.
     """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])

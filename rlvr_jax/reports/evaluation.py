@@ -72,7 +72,7 @@ def evaluation_table(summary: Mapping[str, Any], title: str) -> Group:
     table = _table(title, "", "verdict", *summary["readings"])
     table.add_row("accuracy", _interval(summary["accuracy"]), *(_interval(reading) for reading in readings[1:]))
     for figure, label in (("pass_at_k", "pass"), ("maj_at_k", "maj")):
-        # The first of either is the accuracy itself.
+        # One sample is the accuracy itself.
         for k in (k for k in summary.get(figure, ()) if k != "1"):
             cells = (_interval(reading[figure][k]) if figure in reading else "" for reading in readings)
             table.add_row(f"{label}@{k}", *cells)
