@@ -194,20 +194,23 @@ INJECTIONS = (
 
 
 def test_no_code_is_run(tmp_path, monkeypatch):
-    grade(r"\boxed{\sec^2 y}", r"\tan^2 y + 1")
-
-    def refuse(*arguments, **settings):
-        raise AssertionError(f"evaluated {arguments!r}")
-
-    for name in ("eval", "exec", "compile"):
-        monkeypatch.setattr(builtins, name, refuse)
-    monkeypatch.setattr(sympy.parsing.sympy_parser, "parse_expr", refuse)
-    for injection in INJECTIONS:
-        text = injection.format(file=tmp_path / "made")
-        for completion in (text, f"\\boxed{{{text}}}", f"The answer is ${text}$.", f"<answer>{text}</answer>"):
-            assert not grade(completion, "7919").correct
-            grade("\\boxed{1}", text)
-    assert grade(r"\boxed{\frac{x+2}{7}}", r"\frac{x}{7}+0.5\cdot\frac47").correct
+    # What libraries load at first use is loaded by executing it.
+    for gold, completion in ((r"\tan^2 y + 1", r"\boxed{\sec^2 y}"), ("10", r"\boxed{\sum_{k=1}^{4} k}")):
+        assert grade(completion, gold).correct
+    evaluated, right = [], []
+    with monkeypatch.context() as patch:
+        for name in ("eval", "exec", "compile"):
+            patch.setattr(builtins, name, lambda *arguments: evaluated.append(arguments))
+        patch.setattr(sympy.parsing.sympy_parser, "parse_expr", lambda *arguments: evaluated.append(arguments))
+        for injection in INJECTIONS:
+            text = injection.format(file=tmp_path / "made")
+            for completion in (text, f"\\boxed{{{text}}}", f"The answer is ${text}$.", f"<answer>{text}</answer>"):
+                right.append(grade(completion, "7919").correct)
+                right.append(grade("\\boxed{7919}", text).correct)
+        sums = grade(r"\boxed{\sum_{k=1}^{3} 1.5k}", "9").correct
+    assert evaluated == []
+    assert sums
+    assert not any(right)
     assert list(tmp_path.iterdir()) == []
 
 

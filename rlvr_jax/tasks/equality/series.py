@@ -1,13 +1,18 @@
 """Sums, products, integrals and limits: rare in answers, and read by Math-Verify's LaTeX parser."""
 
 import re
+import string
 
 import sympy
 
+from rlvr_jax.tasks.equality.bounded import number
 from rlvr_jax.tasks.equality.brackets import Unreadable
 
 _SERIES = re.compile(r"\\(?:sum|prod|int|lim|iint|oint)(?![A-Za-z])")
 _LONGEST = 200
+_NUMBER = re.compile(r"(\^\s*)?([0-9]+)(?:\.([0-9]+))?")
+_LONGEST_NUMBER = 3
+"""Digits of a number, so that no sum has very many terms."""
 
 
 def is_series(text: str) -> bool:
@@ -15,15 +20,25 @@ def is_series(text: str) -> bool:
 
 
 def read_series(text: str) -> sympy.Expr:
-    """The value, computed where SymPy can. Raises Unreadable for what is long, and many errors for what is no formula.
+    """The value, computed where SymPy can.
 
-    Numbers of four digits are refused, so that no sum has very many terms.
+    Raises Unreadable for what is long, and errors of many kinds for what is no formula.
     """
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
-    if len(text) > _LONGEST or re.search(r"[0-9]{4}", text):
+    # That parser reads numbers as floats, by evaluating their digits, and "2 3" as 2 + 3. It is given letters instead.
+    found = list(_NUMBER.finditer(text))
+    longest = max((len(match[2]) for match in found), default=0)
+    if len(text) > _LONGEST or len(found) > len(string.ascii_letters) or longest > _LONGEST_NUMBER:
         raise Unreadable("series too long")
+    if re.search(r"[0-9]\s+[0-9]", text):
+        raise Unreadable("numbers without a sign between them")
+    named, numbers, end = "", {}, 0
+    for letter, match in zip(string.ascii_letters, found, strict=False):
+        name = f"Q_{{q{letter}}}"
+        numbers[name] = number(match[2], match[3] or "")
+        named += text[end : match.start()] + (f"{match[1]}{{{name}}}" if match[1] else f" {name} ")
+        end = match.end()
     settings = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
-    value = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=settings)
-    # That parser reads decimals as floats; ours are exact.
-    return sympy.nsimplify(value.doit(), rational=True)
+    value = latex2sympy(named + text[end:], is_real=True, normalization_config=None, conversion_config=settings)
+    return value.subs({x: numbers[x.name] for x in value.free_symbols if x.name in numbers}).doit()
