@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from rlvr_jax.models.attention import Source, attend
+from rlvr_jax.models.attention import Source, attend_causally
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, Params, Remat, decoder
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, initial_state, mix
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.records import AnyArray, Prompts
+from rlvr_jax.sharding import RULES
 
 
 class Tree(NamedTuple):
@@ -62,10 +64,11 @@ def last_token(x: Shaped[Array, "N Tp ..."], mask: Bool[Array, "N Tp"]) -> Shape
 
 
 def run_tree(
-    model: Decoder, config: ModelConfig, tree: Tree, *, remat: Remat = "none"
+    model: Decoder, config: ModelConfig, tree: Tree, *, remat: Remat = "none", mesh: Mesh | None = None
 ) -> tuple[Float[Array, "N Tp hidden"], Float[Array, "N G T hidden"], Cache]:
     """Hidden states of one row's prompts and completions, each of which predicts the next token, and the cache.
 
+    With the `mesh` that it runs on, long queries take a fused kernel where there is one.
     Raises ValueError for packed completions of prompts under Gated DeltaNet layers: a state cannot fork within a line.
     """
     shapes = (tree.prefix.shape, tree.prompts.shape, tree.completions.shape)
@@ -92,15 +95,17 @@ def run_tree(
         by_head = [(jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)) for k, v in zip(keys, values, strict=True)]
         prefix, prompt, own = (Source(*pair) for pair in by_head)
         contexts = (
-            attend(queries[0], [prefix._replace(visible=_causal(shapes[0][0]))]),
-            attend(queries[1], [prefix, prompt._replace(visible=prompt_sees)]),
-            attend(
+            attend_causally(queries[0], [prefix._replace(visible=_causal(shapes[0][0]))], mesh),
+            attend_causally(queries[1], [prefix, prompt._replace(visible=prompt_sees)], mesh),
+            attend_causally(
                 queries[2],
                 [
                     prefix,
                     prompt._replace(visible=tree.prompt_mask[:, None, None, :]),
                     own._replace(visible=own_sees),
                 ],
+                # Packed completions do not see all that stands before them.
+                mesh if tree.segments is None else None,
             ),
         )
         return _flat(contexts, 1), ((prefix.keys, prefix.values), (prompt.keys, prompt.values))
@@ -134,11 +139,13 @@ def token_log_probabilities(
     rows: int = 1,
     remat: Remat = "none",
     chunk: int = 512,
+    mesh: Mesh | None = None,
 ) -> Float[Array, "P G T"]:
     """Log-probability of each completion token given all before it, under softmax(logits / temperature).
 
     Temperature 0 (greedy sampling) is read as 1: the untempered policy. `rows` must divide P. At most `chunk`
-    tokens' logits exist at a time, in either direction.
+    tokens' logits exist at a time, in either direction. `mesh` is as in `run_tree`; the rows are then split over its
+    batch axes, whose size must divide them.
     """
     samples, length = completions.shape[1:]
     model = decoder(config, params)
@@ -146,7 +153,7 @@ def token_log_probabilities(
     def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array) -> Float[Array, "N G T"]:
         # The last token of a completion predicts nothing that is asked for, so it is not run.
         tree = Tree(prefix, prompt_tokens, prompt_mask, completions[..., :-1])
-        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat)
+        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat, mesh=mesh)
         last = last_token(prompt_hidden, prompt_mask)
         first = jnp.broadcast_to(last[:, None, None], (last.shape[0], samples, 1, last.shape[-1]))
         hidden = jnp.concatenate([first, hidden], 2)
@@ -156,7 +163,8 @@ def token_log_probabilities(
         return flat.reshape(completions.shape)
 
     split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions))
-    return jax.vmap(one_row)(*split).reshape(-1, samples, length)
+    batch_axes = None if mesh is None else RULES["batch"]
+    return jax.vmap(one_row, spmd_axis_name=batch_axes)(*split).reshape(-1, samples, length)
 
 
 def logits(

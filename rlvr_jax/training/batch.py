@@ -53,5 +53,13 @@ def policy_log_probabilities(
     """Log-probabilities of sampled tokens under `params`, at the temperature they were sampled at."""
     rows = batch_shards(mesh)
     return token_log_probabilities(
-        params, prefix, prompts, tokens, temperature, config=settings.model, rows=rows, remat=settings.remat
+        params,
+        prefix,
+        prompts,
+        tokens,
+        temperature,
+        config=settings.model,
+        rows=rows,
+        remat=settings.remat,
+        mesh=mesh if settings.fused_attention else None,
     )

@@ -69,6 +69,8 @@ class TrainConfig:
     """What each layer keeps for its backward pass: all (none is recomputed), products with weights (dots), or its input
     alone (full)."""
 
+    fused_attention: bool = True
+    """On TPU and CUDA, in bfloat16, attention of long completions by a kernel that stores no scores; else by XLA."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and matrix products; weights, optimizer, norms and softmax are float32. On CPU that is faster."""
 

@@ -105,7 +105,13 @@ def train(
     model, mesh, roller = setup.model, setup.mesh, setup.roller
     objective = config.resolved_objective
     settings = UpdateSettings(
-        model.config, objective.loss, _optimizer_settings(config), config.micro_batches, config.remat, config.lora
+        model.config,
+        objective.loss,
+        _optimizer_settings(config),
+        micro_batches=config.micro_batches,
+        remat=config.remat,
+        lora=config.lora,
+        fused_attention=config.fused_attention,
     )
     max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
     evaluation_settings = {

@@ -29,6 +29,7 @@ class UpdateSettings:
     micro_batches: int = 1
     remat: Remat = "none"
     lora: LoraSettings | None = None
+    fused_attention: bool = True
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "mesh"), donate_argnames="state")
@@ -51,7 +52,7 @@ def update(
     """
     optimizer = make_optimizer(settings.optimizer)
     loss, metrics, gradients = loss_and_gradients(
-        state.params, batch, prefix, temperature, reference, settings=settings, rows=batch_shards(mesh)
+        state.params, batch, prefix, temperature, reference, settings=settings, rows=batch_shards(mesh), mesh=mesh
     )
     updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
     updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
@@ -70,12 +71,17 @@ def loss_and_gradients(
     *,
     settings: UpdateSettings,
     rows: int,
+    mesh: Mesh | None = None,
 ) -> tuple[Float[Array, ""], Metrics, PyTree]:
     """The loss of a batch, metrics about its tokens, and the gradient with respect to `params`."""
     mask = batch.loss_mask
     _, weight = aggregate(jnp.zeros(mask.shape), mask, settings.loss.aggregation, length=settings.loss.length)
     log_probabilities_of = functools.partial(
-        token_log_probabilities, config=settings.model, rows=rows, remat=settings.remat
+        token_log_probabilities,
+        config=settings.model,
+        rows=rows,
+        remat=settings.remat,
+        mesh=mesh if settings.fused_attention else None,
     )
 
     def piece_loss(params: PyTree, piece: Batch) -> tuple[Array, Metrics]:

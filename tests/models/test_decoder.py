@@ -9,21 +9,24 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import HYBRID, PREFIX, TINY, random_params, read
+from conftest import HYBRID, PREFIX, TINY, random_params, read, relative
 
 from rlvr_jax.models import (
     RopeScaling,
     abstract_params,
     config_from_hugging_face,
     logical_axes,
+    param_shardings,
     token_log_probabilities,
 )
 from rlvr_jax.models import logits as plain_logits
+from rlvr_jax.models.attention_kernels import cudnn
 from rlvr_jax.models.decoder import decoder
 from rlvr_jax.models.linear import linear
 from rlvr_jax.models.tree import Tree, run_tree
 from rlvr_jax.models.weights import hugging_face_tensors
 from rlvr_jax.records import Prompts
+from rlvr_jax.sharding import MeshShape, make_mesh
 
 SCALED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 
@@ -225,6 +228,30 @@ def test_rows_chunks_and_remat_change_nothing(params, prompts):
         got, gradient = jax.jit(jax.value_and_grad(functools.partial(mean, **how)))(params)
         np.testing.assert_allclose(got, expected, rtol=1e-6)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), gradient, expected_gradient)
+
+
+def test_a_fused_kernel_on_a_mesh_changes_nothing(params, prompts, monkeypatch):
+    """The kernel of CUDA but for its implementation, in place of every attention: value and gradient."""
+    completions = completions_of(prompts)
+    mesh = make_mesh(MeshShape(data=2, fsdp=2, tensor=2))
+    calls = []
+
+    def stand_in(mesh, queries, kv_heads):
+        calls.append(queries.shape)
+        return functools.partial(cudnn, implementation="xla")
+
+    def mean(params, mesh):
+        return token_log_probabilities(
+            params, PREFIX, prompts, completions, jnp.float32(1.0), config=TINY, rows=4, mesh=mesh
+        ).mean()
+
+    expected, expected_gradient = jax.jit(jax.value_and_grad(lambda params: mean(params, None)))(params)
+    monkeypatch.setattr("rlvr_jax.models.attention.fused_kernel", stand_in)
+    placed = jax.device_put(params, param_shardings(TINY, mesh))
+    got, gradient = jax.jit(jax.value_and_grad(lambda params: mean(params, mesh)))(placed)
+    assert set(calls) == {(3, 4, 8), (2, 4, 4, 8), (2, 3, 4, 4, 8)}, "prefix, prompts and completions"
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert relative(jax.device_get(gradient), jax.device_get(expected_gradient)) < 1e-5
 
 
 @pytest.mark.parametrize("changes", [{}, HYBRID], ids=["llama", "qwen3_5"])
