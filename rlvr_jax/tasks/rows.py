@@ -6,8 +6,6 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from rlvr_jax.errors import UserError
 from rlvr_jax.tasks.stores import Table, fetch_table, join, open_tables
 from rlvr_jax.tasks.stores import read_jsonl as read_jsonl
@@ -53,16 +51,16 @@ class StoredRows:
         size = self.size(split)
         if not size:
             raise UserError(f"{self._source.name} has no {split} rows; accepted is data with some")
-        place = index
-        if split == "train":
-            epoch, place = divmod(index, size)
-            place = self._shots + int(self._order(seed, epoch)[place])
+        place = int(self._order(seed)[index]) if split == "train" else index
         source = self._source
         question, answer = self._texts(self._table(split), place, source.question, source.answer)
         return Row(place, question, source.gold(answer))
 
-    def _shuffled(self, seed: int, epoch: int) -> np.ndarray:
-        return np.random.default_rng([seed, epoch]).permutation(self.size("train"))
+    def _shuffled(self, seed: int) -> Any:
+        """By index, the places of the train rows, epoch after epoch without end; computed when asked for."""
+        import grain  # takes a second or two, and only training needs it
+
+        return grain.MapDataset.range(self._shots, self._table("train").size).seed(seed).shuffle().repeat()
 
     def size(self, split: Split) -> int:
         return max(self._table(split).size - (self._shots if split == "train" else 0), 0)

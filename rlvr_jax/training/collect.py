@@ -1,7 +1,7 @@
 """The rollouts of one step, sampled again until enough groups say something (DAPO's dynamic sampling)."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -27,22 +27,20 @@ class Collected:
 
 def collect(
     roll: Callable[[Sequence[Row]], GradedRollouts],
-    row: Callable[[int], Row],
-    cursor: int,
+    batches: Iterator[Sequence[Row]],
     *,
     prompts: int,
     rollouts: int,
     mesh: Mesh,
 ) -> Collected:
-    """Rolls out `prompts` rows from `cursor` on, up to `rollouts` times, until as many of them have mixed groups.
+    """Rolls out the next batch, of `prompts` rows, up to `rollouts` times, until as many of them have mixed groups.
 
     With `rollouts=1` every group is taken as it comes. When the rollouts run out, uniform groups fill the places that
     are left, so that shapes stay the same.
     """
     parts: list[GradedRollouts] = []
     while len(parts) < rollouts:
-        start = cursor + len(parts) * prompts
-        parts.append(roll([row(start + i) for i in range(prompts)]))
+        parts.append(roll(next(batches)))
         rewards = np.concatenate([part.rewards for part in parts])
         mixed = rewards.min(-1) < rewards.max(-1)
         if mixed.sum() >= prompts:

@@ -1,5 +1,6 @@
 """One run, top to bottom: set up, then sample, verify, update, evaluate, checkpoint."""
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -16,6 +17,7 @@ from rlvr_jax.models import Model, abstract_params, init_adapters, load_params, 
 from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
+from rlvr_jax.tasks.pipeline import train_batches
 from rlvr_jax.training.batch import make_batch, policy_log_probabilities
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.collect import collect
@@ -124,13 +126,15 @@ def train(
 
     with Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
         state = _first_state(config, setup, checkpoints)
-        done, cursor = int(state.step), int(state.cursor)
+        done = int(state.step)
         folder.rewind(done)
         needs_reference = config.kl_coefficient or config.lora
         reference = load_params(model.folder, model.config, mesh) if needs_reference else None
         temperature = jnp.float32(config.temperature)
 
-        with RunProgress(name, config.steps, done) as progress:
+        batches = train_batches(roller.task, config.seed, int(state.cursor), config.prompts_per_step)
+
+        with contextlib.closing(batches), RunProgress(name, config.steps, done) as progress:
             if done:
                 progress.say(f"resumed after step {done}")
 
@@ -161,8 +165,7 @@ def train(
                         max_new_tokens=max_new_tokens,
                         temperature=config.temperature,
                     ),
-                    lambda place: roller.task.row("train", place, config.seed),
-                    cursor,
+                    batches,
                     prompts=config.prompts_per_step,
                     rollouts=config.rollouts_per_step,
                     mesh=mesh,
@@ -184,7 +187,6 @@ def train(
                     state, metrics = update(
                         state, batch, roller.prefix, temperature, reference, settings=settings, mesh=mesh
                     )
-                cursor += consumed
                 state = dataclasses.replace(state, step=state.step + 1, cursor=state.cursor + consumed)
                 metrics = {**batch_metrics(collected, batch), **jax.device_get(metrics)}
                 metrics = {key: float(value) for key, value in metrics.items()}

@@ -28,7 +28,7 @@ class TrainState:
     seed: UInt32[AnyArray, ""]
     """The base key: all sampling noise and the order of prompts follow from it and the step."""
     cursor: Int[AnyArray, ""]
-    """Train rows consumed."""
+    """Train rows consumed: the whole state of the data pipeline (`tasks.pipeline`)."""
     objective: PyTree = None
     """What an objective that remembers carries from step to step; None for the others."""
 
