@@ -18,9 +18,9 @@ from rlvr_jax.tasks.task import Row, Task, Verdict
 Progress = Callable[[int], None]
 SECONDS = 5.0
 """The time limit of one verdict, on the clock of the wall."""
-MEMORY = 512 << 20
+MEMORY = 256 << 20
 """Bytes that a worker may allocate beyond what it starts with."""
-STUCK = 24
+STUCK = 48
 """Workers that may be stuck at the same time, beside those that answer."""
 
 
