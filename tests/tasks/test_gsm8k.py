@@ -1,8 +1,10 @@
 """GSM8K: the verifier on hard cases, the data from files, and errors for what is not there."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlvr_jax.errors import UserError
@@ -114,14 +116,38 @@ def test_grading_cases_without_an_error():
     assert wrong == []
 
 
+def golds_and_solutions(splits):
+    lines = [line for name in splits for line in (DATA / "gsm8k" / f"{name}.jsonl").read_text().splitlines()]
+    solutions = [json.loads(line)["answer"] for line in lines]
+    return [solution.rpartition("#### ")[2] for solution in solutions], solutions
+
+
 @needs_data
-def test_the_datas_own_solutions_are_right():
+@pytest.mark.parametrize("splits", [("test",), pytest.param(("train", "test"), marks=pytest.mark.slow)])
+def test_all_golds_are_right_in_every_form(splits):
     task = make_task("gsm8k", str(DATA / "gsm8k"))
     assert (task.size("train"), task.size("held_out")) == (7473, 1319)
-    lines = (DATA / "gsm8k" / "test.jsonl").read_text().splitlines()
-    for i, line in enumerate(lines):
-        verdict = task.verify(task.row("held_out", i), json.loads(line)["answer"])
-        assert verdict.scores == {"strict": True, "flexible": True}
+    golds, solutions = golds_and_solutions(splits)
+    assert len(golds) == 1319 + 7473 * ("train" in splits)
+    for gold, solution in zip(golds, solutions, strict=True):
+        assert grade(solution, gold).scores == {"strict": True, "flexible": True}, solution
+        for text in (
+            f"Work.\n#### {gold}",
+            f"It is \\boxed{{{gold}}}.",
+            f"The answer is {gold}.",
+            f"She has {gold} eggs.",
+        ):
+            assert grade(text, gold).scores == {"strict": "####" in text, "flexible": True}, text
+
+
+@needs_data
+@pytest.mark.slow
+def test_a_gold_is_right_for_another_question_only_where_the_numbers_are_equal():
+    golds, solutions = golds_and_solutions(("train", "test"))
+    numbers = [Fraction(gold.replace(",", "")) for gold in golds]
+    pairs = np.random.default_rng(0).integers(0, len(golds), (20_000, 2))
+    for i, j in pairs:
+        assert grade(solutions[i], golds[j]).correct == (numbers[i] == numbers[j]), (solutions[i], golds[j])
 
 
 def write_rows(file, count, start=0):
