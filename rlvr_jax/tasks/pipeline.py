@@ -1,18 +1,17 @@
 """The train rows of a run, batch by batch, as a grain pipeline: from any place on, each host its share, read ahead."""
 
-import grain
+from typing import TYPE_CHECKING
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.tasks.task import Task
 
-_AHEAD = grain.ReadOptions(num_threads=4, prefetch_buffer_size=4)
-"""Batches are read by other threads while the model works. Where rows lie on this machine that saves little; where
-each is fetched from a bucket it hides all of it."""
+if TYPE_CHECKING:
+    import grain
 
 
 def train_batches(
     task: Task, seed: int, start: int, batch: int, *, host: int = 0, hosts: int = 1
-) -> grain.DatasetIterator:
+) -> "grain.DatasetIterator":
     """Batches without end, each a list of rows, of the order that `seed` gives the task, from its place `start` on.
 
     Step i (from 0) has the places start + i * batch to start + (i + 1) * batch - 1, of which host h takes the h-th of
@@ -24,7 +23,11 @@ def train_batches(
         raise UserError(
             f"{batch} prompts a step for host {host} of {hosts}: accepted are equal shares, and hosts from 0 on"
         )
+    import grain  # takes a second or two, and only training needs it
+
     share = batch // hosts
     places = grain.MapDataset.range(start, 2**62).batch(batch, batch_fn=list)
     rows = places.map(lambda step: [task.row("train", place, seed) for place in step[host * share :][:share]])
-    return iter(rows.to_iter_dataset(_AHEAD))
+    # Batches are read by other threads while the model works. Where rows lie on this machine that saves little; where
+    # each is fetched from a bucket it hides all of it.
+    return iter(rows.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=4)))
