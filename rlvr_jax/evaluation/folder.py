@@ -18,6 +18,7 @@ from rlvr_jax.evaluation.evaluation import Evaluation
 from rlvr_jax.tasks import Row
 
 _TYPES = {
+    "step": pyarrow.int32(),
     "question_id": pyarrow.int64(),
     "sample": pyarrow.int32(),
     "tokens": pyarrow.int32(),
@@ -78,11 +79,16 @@ class EvaluationFolder:
 
     def write(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keeps the completion rows of a batch."""
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        # Types are fixed by name: a column of a batch may hold nothing but None.
-        schema = pyarrow.schema([(name, _type(name)) for name in names])
-        table = pyarrow.Table.from_pylist(list(rows), schema)
-        _write(self._file(number), lambda scratch: pyarrow.parquet.write_table(table, scratch))
+        write_completions(self._file(number), rows)
+
+
+def write_completions(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Completion rows as Parquet; the file is whole or absent."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    # Types are fixed by name: a column of a batch may hold nothing but None.
+    schema = pyarrow.schema([(name, _type(name)) for name in names])
+    table = pyarrow.Table.from_pylist(list(rows), schema)
+    _write(file, lambda scratch: pyarrow.parquet.write_table(table, scratch))
 
 
 def read_evaluation(path: Path) -> tuple[Evaluation, dict[str, Any]]:

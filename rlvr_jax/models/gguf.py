@@ -45,6 +45,13 @@ _GGUF_NAMES = {
     "head": "output.weight",
 }
 
+_TYPES = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
+    "TQ1_0", "TQ2_0", "MXFP4", "NVFP4",
+)  # fmt: skip
+"""Tensor types that the gguf package dequantises."""
+
 _VOCABULARY = ("tokens", "token_type", "merges")
 
 _CONTROL_TOKEN, _USER_DEFINED_TOKEN = 3, 4
@@ -108,14 +115,13 @@ def _write(file: Path, folder: Path) -> None:
 def _hugging_face_tensors(
     file: Path, tensors: dict[str, Any], config: ModelConfig, family: str
 ) -> dict[str, np.ndarray]:
-    """Float32 weights by their Hugging Face names; every tensor of the file is used or refused."""
+    """Float32 weights by their Hugging Face names; every tensor of the file is used, or refused before any is read."""
     from gguf import dequantize
 
     layout = checkpoint_layout(config)
     sources = {name: _GGUF_NAMES[place.parameter].format(place.layer) for name, place in layout.items()}
     if unknown := sorted(tensors.keys() - set(sources.values())):
         raise UserError(f"{file}: tensor {unknown[0]} is not supported (and {len(unknown) - 1} more)")
-    weights = {}
     for name, place in layout.items():
         source = sources[name]
         if source not in tensors:
@@ -124,10 +130,14 @@ def _hugging_face_tensors(
         shape = tuple(int(size) for size in reversed(tensor.shape))
         if shape != place.shape:
             raise UserError(f"{file}: tensor {source} has shape {shape}, the file's own fields ask for {place.shape}")
-        try:
-            weight = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
-        except NotImplementedError as error:
-            raise UserError(f"{file}: tensor {source} is of type {tensor.tensor_type.name}: {error}") from error
+        if tensor.tensor_type.name not in _TYPES:
+            raise UserError(
+                f"{file}: tensor {source} is of type {tensor.tensor_type.name}, accepted are {', '.join(_TYPES)}"
+            )
+    weights = {}
+    for name, place in layout.items():
+        tensor = tensors[sources[name]]
+        weight = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(place.shape)
         heads = {"layers.attention.query": config.num_heads, "layers.attention.key": config.num_kv_heads}
         if family == "llama" and place.parameter in heads:
             weight = _half_split_rows(weight, heads[place.parameter])

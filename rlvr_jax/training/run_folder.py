@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 from tensorboardX import SummaryWriter
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, GradedRollouts
+from rlvr_jax.evaluation.folder import write_completions
 from rlvr_jax.training.config import TrainConfig
 
 # A resumed run may differ in how far it goes and where it is kept, in nothing that shapes the result.
@@ -111,29 +110,9 @@ class RunFolder:
             self._writer.add_scalar(name, value, step)
 
     def write_completions(self, step: int, graded: GradedRollouts) -> None:
-        """One row a completion, as Parquet."""
-        rows = [
-            {
-                "step": step,
-                "prompt_id": row.id,
-                "sample": sample,
-                "question": row.question,
-                "answer": row.answer,
-                "completion": completion,
-                "correct": verdict.correct,
-                "outcome": verdict.outcome,
-                "reason": verdict.reason,
-                "tokens": int(tokens),
-            }
-            for row, completions, verdicts, lengths in zip(
-                graded.rows, graded.completions, graded.verdicts, graded.lengths, strict=True
-            )
-            for sample, (completion, verdict, tokens) in enumerate(zip(completions, verdicts, lengths, strict=True))
-        ]
-        file = self.path / "completions" / f"step_{step:06d}.parquet"
-        scratch = file.with_suffix(".part")
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), scratch)
-        os.replace(scratch, file)
+        """One row a completion, as evaluations keep them."""
+        rows = [{"step": step, **row} for row in graded.completion_rows(len(graded.rows))]
+        write_completions(self.path / "completions" / f"step_{step:06d}.parquet", rows)
 
     def evaluation_file(self, step: int) -> Path:
         return self.path / "evaluations" / f"step_{step:06d}.json"

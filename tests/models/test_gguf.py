@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from experiments.check_port import compare_logits
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import config_from_hugging_face, load_params, logits, open_model
+from rlvr_jax.models.gguf import _TYPES
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, EPS, THETA = 2, 256, 4, 2, 1e-6, 1e6
 VOCABULARY = 400
@@ -273,7 +274,7 @@ def of_fields(**changes):
         ),
         (
             lambda _, t: t.update({"output_norm.weight": np.ones(256, np.float64)}),
-            r"output_norm\.weight is of type F64",
+            r"output_norm\.weight is of type F64, accepted are F32, F16, BF16, Q4_0",
         ),
     ],
 )
@@ -282,6 +283,15 @@ def test_what_is_not_supported_is_named(write, change, message, tmp_path):
     with pytest.raises(UserError, match=message):
         open_model(str(file))
     assert not list((tmp_path / "cache" / "converted").iterdir()), "nothing half converted"
+
+
+def test_every_accepted_type_can_be_dequantised():
+    for name in _TYPES:
+        kind = gguf.GGMLQuantizationType[name]
+        weights, of_bytes = gguf.GGML_QUANT_SIZES[kind]
+        raw = np.zeros((2, of_bytes), np.uint8)
+        stored = raw.view({"F32": np.float32, "F16": np.float16}.get(name, np.uint8))
+        assert gguf.dequantize(stored, kind).shape == (2, weights), name
 
 
 def test_another_architecture_and_a_part_of_a_file(write, tmp_path):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import PREFIX, TINY, relative
+from conftest import PREFIX, TINY, relative, sampled_batch
 
 from experiments import evaluate as evaluate_command
 from experiments.command import run
@@ -16,15 +16,13 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import evaluate
 from rlvr_jax.models import LoraSettings, adapted, init_adapters, load_params, param_shardings
 from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
-from rlvr_jax.objectives import KL, OBJECTIVES, Loss
+from rlvr_jax.objectives import KL, Loss
 from rlvr_jax.reports import evaluation_summary
-from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 from rlvr_jax.training import (
     TrainConfig,
     UpdateSettings,
     init_state,
-    make_batch,
     make_optimizer,
     prepare,
     restore_policy,
@@ -53,20 +51,7 @@ def adapters():
 
 @pytest.fixture(scope="module")
 def batch(params, adapters, prompts):
-    rollouts = sample(
-        adapted(params, adapters, LORA),
-        PREFIX,
-        prompts,
-        np.array([7, 11, 40], np.int32),
-        jnp.uint32(0),
-        jnp.int32(0),
-        ONE,
-        config=TINY,
-        samples=4,
-        max_new_tokens=6,
-    )
-    rewards = jax.random.bernoulli(jax.random.key(3), 0.4, (8, 4)).astype(jnp.float32)
-    return jax.device_get(make_batch(prompts, rollouts, rewards, None, None, objective=OBJECTIVES["sign"])[0])
+    return sampled_batch(adapted(params, adapters, LORA), prompts)
 
 
 def test_the_same_update_on_every_mesh(params, adapters, batch, one_device):

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import PREFIX, TINY, relative
+from conftest import PREFIX, TINY, relative, sampled_batch
 
 from rlvr_jax.models import param_shardings, token_log_probabilities
 from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages
-from rlvr_jax.sampling import sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 from rlvr_jax.training import UpdateSettings, init_state, make_batch, make_optimizer, update
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
@@ -30,20 +29,7 @@ loss_and_gradients = jax.jit(eager_loss_and_gradients, static_argnames=("setting
 
 @pytest.fixture(scope="module")
 def batch(params, prompts):
-    rollouts = sample(
-        params,
-        PREFIX,
-        prompts,
-        np.array([7, 11, 40], np.int32),
-        jnp.uint32(0),
-        jnp.int32(0),
-        ONE,
-        config=TINY,
-        samples=4,
-        max_new_tokens=6,
-    )
-    rewards = jax.random.bernoulli(jax.random.key(3), 0.4, (8, 4)).astype(jnp.float32)
-    return jax.device_get(make_batch(prompts, rollouts, rewards, None, None, objective=OBJECTIVES["sign"])[0])
+    return sampled_batch(params, prompts)
 
 
 def with_rewards(batch, rewards, objective):
