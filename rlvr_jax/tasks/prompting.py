@@ -83,7 +83,7 @@ def parse_prompt_format(text: PromptFormat) -> Prompting:
     accepted = f"{', '.join(PROMPT_FORMATS)}, or a JSON object, or a .json file with one, of {', '.join(_FIELDS)}"
     try:
         values = json.loads(Path(text).expanduser().read_text() if text.endswith(".json") else text)
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # no such file, not UTF-8, not JSON
         raise UserError(f"prompt format is {text!r} ({error}); accepted are {accepted}") from error
     if not isinstance(values, dict) or not set(values) <= set(_FIELDS):
         raise UserError(f"prompt format is {text!r}; accepted are {accepted}")

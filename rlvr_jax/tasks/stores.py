@@ -72,13 +72,16 @@ def open_tables(data: str) -> dict[str, Table]:
 
 
 def read_jsonl(file: Path) -> Iterator[tuple[str, Any]]:
-    """(where, value) of each line. Raises UserError, naming file and line, for one that is not JSON."""
-    with file.open(encoding="utf-8") as lines:
+    """(where, value) of each line. Raises UserError, naming file and line, for one that is not JSON in UTF-8."""
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield f"{file}, line {number}", json.loads(line)
+                value = json.loads(line.decode())
+            except UnicodeDecodeError as error:
+                raise UserError(f"{file}, line {number}: not UTF-8 text ({error.reason})") from error
             except json.JSONDecodeError as error:
                 raise UserError(f"{file}, line {number}: not JSON ({error.msg})") from error
+            yield f"{file}, line {number}", value
 
 
 def _open_file(file: Path) -> Table:

@@ -77,6 +77,8 @@ def prepare(config: TrainConfig) -> Setup:
     model = open_model(config.model)
     model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))
     param_shardings(model.config, mesh)
+    if config.lora:
+        abstract_adapters(model.config, config.lora)
     task = make_task(config.task, config.data, config.prompt_format)
     encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
     return Setup(model, mesh, Roller(model, task, encoder, mesh))

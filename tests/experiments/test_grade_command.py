@@ -63,6 +63,7 @@ def test_table_with_other_field_names(call, tmp_path, monkeypatch):
         ("", "is empty"),
         ("[1]\n", "line 1: accepted are JSON objects"),
         ("{\n", "line 1: not JSON"),
+        ("\udcff\n", "line 1: not UTF-8 text"),
         ('{"gold": "1"}\n', "line 1: response is None, accepted is a string (other fields: gold)"),
         ('{"gold": "1", "response": "1", "task": "chess"}\n', "task is 'chess', accepted are gsm8k"),
         ('{"gold": "1", "response": "1", "correct": "yes"}\n', "correct is 'yes', accepted are true and false"),
@@ -70,7 +71,7 @@ def test_table_with_other_field_names(call, tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_graded_is_named(call, tmp_path, content, message):
-    (tmp_path / "mine.jsonl").write_text(content)
+    (tmp_path / "mine.jsonl").write_text(content, encoding="utf-8", errors="surrogateescape")
     status, _, err = call(grade, tmp_path / "mine.jsonl")
     assert status == 2
     assert message in err

@@ -174,6 +174,13 @@ def test_evaluating_the_run_gives_its_last_evaluation(config, setup, monkeypatch
     assert relative(commanded, before) > 1e-3
 
 
+def test_a_target_that_the_model_does_not_have_is_refused_before_a_folder_is_made(config, tmp_path):
+    wrong = dataclasses.replace(config, lora_targets=("in_proj_qkv",), output=tmp_path / "run")
+    with pytest.raises(UserError, match="targets has 'in_proj_qkv', which this model does not have"):
+        prepare(wrong)
+    assert not wrong.output.exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
