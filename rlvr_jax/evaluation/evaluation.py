@@ -15,6 +15,8 @@ from rlvr_jax.starvation import Interval, maj_at_k, mean_interval, pass_at_k, sh
 
 FORM = "strict"
 """The reading that takes an answer only in the form that was asked for, where a task has one."""
+FINAL = "final"
+"""The reading that takes such an answer only where the completion ends with it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,22 @@ class Evaluation:
         """Share of completions with an answer in the form that was asked for; None where no reading looks for it."""
         if FORM not in self.answers:
             return None
-        return share_interval([np.mean([answer is not None for answer in group]) for group in self.answers[FORM]])
+        return share_interval(self._answered(FORM).mean(-1))
+
+    @property
+    def trailing_text_rate(self) -> Interval | None:
+        """Share of the completions with an answer in the form that was asked for that go on after it.
+
+        The interval is over questions. None where no reading looks for it, and where no completion has such an answer.
+        """
+        if not {FORM, FINAL} <= self.answers.keys() or not self._answered(FORM).any():
+            return None
+        answered = self._answered(FORM)
+        going_on, count = (answered & ~self._answered(FINAL)).sum(-1), answered.sum(-1)
+        return share_interval(going_on / np.maximum(count, 1), weights=count)
+
+    def _answered(self, reading: str) -> np.ndarray:
+        return np.array([[answer is not None for answer in group] for group in self.answers[reading]])
 
     def gain_over(self, base: "Evaluation") -> Interval:
         """Paired gain: question by question, this minus `base`."""

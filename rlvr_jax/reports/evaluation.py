@@ -15,6 +15,7 @@ _OF_COMPLETIONS = {
     "tokens": "tokens",
     "truncated": "cut off by the length limit",
     "format": "answer in the form asked for",
+    "trailing_text": "of those, with text after it",
 }
 
 
@@ -39,8 +40,9 @@ def evaluation_summary(evaluation: Evaluation, ks: Sequence[int] = ()) -> dict[s
     summary: dict[str, Any] = {"accuracy": accuracy, **rest}
     summary |= {name: {**accuracy, **rest} for name, (accuracy, rest) in figures.items()}
     summary |= {"tokens": evaluation.length._asdict(), "truncated": evaluation.truncation_rate._asdict()}
-    if evaluation.format_rate is not None:
-        summary["format"] = evaluation.format_rate._asdict()
+    for name, rate in (("format", evaluation.format_rate), ("trailing_text", evaluation.trailing_text_rate)):
+        if rate is not None:
+            summary[name] = rate._asdict()
     summary |= {"readings": list(figures), "questions": evaluation.rewards.shape[0], "samples": samples}
     if samples > 1:
         groups = degeneracy(evaluation.rewards)
@@ -111,7 +113,7 @@ def _table(title: str | None, *columns: str) -> Table:
         title_justify="left",
         caption_justify="left",
         box=rich.box.SIMPLE_HEAD,
-        padding=(0, 1),
+        padding=(0, 0, 0, 1),
         pad_edge=False,
     )
     for i, name in enumerate(columns):

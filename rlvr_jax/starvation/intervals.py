@@ -19,13 +19,16 @@ class Interval(NamedTuple):
     high: float
 
 
-def share_interval(shares: Numbers, level: float = 0.95) -> Interval:
+def share_interval(shares: Numbers, level: float = 0.95, weights: Numbers | None = None) -> Interval:
     """Interval of an accuracy from each question's share of right samples, `[questions]`; never leaves [0, 1].
 
     Questions are the unit: samples of one question are not independent draws, so they are averaged first. Wilson's
     score interval with the number of independent draws that would spread as these shares do (a design effect);
     with one sample per question that number is the number of questions.
-    Raises UserError for an empty vector, a value outside [0, 1] and a level outside (0, 1).
+    Where questions have unequal numbers of samples, these are the `weights`, `[questions]`: the mean is the share of
+    all samples, and the spread that of such a ratio of sums, to first order (Cochran 1977, chapter 6).
+    Raises UserError for an empty vector, a value outside [0, 1], a level outside (0, 1), and weights of another shape,
+    below 0 or all 0.
     """
     # Imported here: floor 0 must not make `import rlvr_jax` slow.
     from scipy.special import ndtri
@@ -34,9 +37,15 @@ def share_interval(shares: Numbers, level: float = 0.95) -> Interval:
     shares = _vector(shares)
     if shares.min() < 0 or shares.max() > 1:
         raise UserError(f"shares lie in [0, 1], got {shares.min()} to {shares.max()}")
-    mean, variance = float(shares.mean()), float(shares.var())
-    # Equal shares, up to rounding, say nothing of the spread: then each question counts as one draw.
-    draws = shares.size * mean * (1 - mean) / variance if variance > 1e-12 else float(shares.size)
+    weights = np.ones(shares.size) if weights is None else _vector(weights)
+    if weights.shape != shares.shape or weights.min() < 0 or weights.max() == 0:
+        raise UserError(f"weights are {weights}, accepted are {shares.size} numbers from 0, not all of them 0")
+    mean = float(np.average(shares, weights=weights))
+    weights = weights / weights.mean()
+    variance = float(np.square(weights * (shares - mean)).mean())
+    # Equal shares, up to rounding, say nothing of the spread: then each question counts as one draw, by its weight.
+    alike = shares.size / float(np.square(weights).mean())
+    draws = shares.size * mean * (1 - mean) / variance if variance > 1e-12 else alike
     z2 = float(ndtri(0.5 + level / 2)) ** 2
     centre = (mean + z2 / (2 * draws)) / (1 + z2 / draws)
     half = np.sqrt(z2 * (mean * (1 - mean) / draws + z2 / (4 * draws**2))) / (1 + z2 / draws)

@@ -33,6 +33,13 @@ def after_marker(text: str) -> str | None:
     return rest.strip(" \t").partition("\n")[0] if marker else None
 
 
+def after_marked_line(completion: str) -> str:
+    """What follows the line of the own answer's last `####`: more lines, more thought, a question it invents."""
+    text = own_answer(completion)
+    run_on = completion.rpartition("</think>")[2].removeprefix(text)
+    return text.rpartition("####")[2].strip(" \t").partition("\n")[2] + run_on
+
+
 @dataclasses.dataclass(frozen=True)
 class Passage:
     """The words that commit to an answer, and how they do."""

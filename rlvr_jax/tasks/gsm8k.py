@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 from typing import Literal
 
-from rlvr_jax.tasks.answers import after_marker, committed_passage, own_answer
+from rlvr_jax.tasks.answers import after_marked_line, after_marker, committed_passage, own_answer
 from rlvr_jax.tasks.prompting import CHAT, Prompting
 from rlvr_jax.tasks.rows import Source
 from rlvr_jax.tasks.stored import StoredTask
@@ -45,10 +45,15 @@ def make_gsm8k(
 
 
 def grade(completion: str, gold: str, reward: str = "flexible") -> Verdict:
-    """Compares exactly, as fractions. `strict` reads only what follows `####`; `flexible` also other ways to commit."""
+    """Compares exactly, as fractions. `strict` reads only what follows `####`; `flexible` also other ways to commit.
+
+    `final` is `strict` where nothing goes on after the answer, a unit and a full stop apart; where text trails, None.
+    """
     text = own_answer(completion)
     expected = _number(gold)
-    readings = {"strict": _committed(after_marker(text)), "flexible": _committed(_final(text))}
+    numbers = {"strict": _committed(after_marker(text)), "flexible": _committed(_passage(text))}
+    numbers["final"] = None if after_marked_line(completion).strip() else _at_end(numbers["strict"])
+    readings = {name: _value(number) for name, number in numbers.items()}
     scores = {name: value is not None and value == expected for name, value in readings.items()}
     answers = {name: None if value is None else str(value) for name, value in readings.items()}
     answers["reward"] = answers[reward]
@@ -72,9 +77,11 @@ _MIXED = re.compile(
     r"(?<![0-9.,/])([0-9]{1,9})(?:\s+([0-9]{1,9})/([0-9]{1,9})|\s*\\[dt]?frac\{([0-9]{1,9})\}\{([0-9]{1,9})\})(?![0-9/])"
 )
 _SPACED = re.compile(r"(?<![0-9.,/])[0-9]{1,3}(?: [0-9]{3}){1,8}(?![0-9.,/])")
+_UNIT = re.compile(r"(?:[^0-9.,:;?!]|(?<=\^)[23]|\.(?=[a-z])){0,30}+[.!]?\W*")
+"""What may stand behind the answer on its line: at most 30 characters of words without a digit, then marks alone."""
 
 
-def _final(text: str) -> str | None:
+def _passage(text: str) -> str | None:
     """The passage that commits to an answer; without one, the last number."""
     passage = committed_passage(text, holding="[0-9]")
     if passage is not None:
@@ -83,7 +90,7 @@ def _final(text: str) -> str | None:
     return numbers[-1][0] if numbers else None
 
 
-def _committed(passage: str | None) -> Fraction | None:
+def _committed(passage: str | None) -> re.Match[str] | None:
     """The one number a passage commits to; None for no number, for "18 or 20", and for a sum that is not worked out."""
     if passage is None:
         return None
@@ -95,15 +102,20 @@ def _committed(passage: str | None) -> Fraction | None:
         return None
     if len(numbers) > 1 and _ALTERNATIVE.fullmatch(passage[numbers[0].end() : numbers[1].start()]):
         return None
-    return _value(numbers[0])
+    return numbers[0]
+
+
+def _at_end(number: re.Match[str] | None) -> re.Match[str] | None:
+    return number if number and _UNIT.fullmatch(number.string, number.end()) else None
 
 
 def _number(text: str) -> Fraction | None:
-    match = _NUMBER.search(_plain(text))
-    return None if match is None else _value(match)
+    return _value(_NUMBER.search(_plain(text)))
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
+def _value(match: re.Match[str] | None) -> Fraction | None:
+    if match is None:
+        return None
     top, bottom = Fraction(match["top"].replace(",", "")), int(match["bottom"] or 1)
     if bottom == 0:
         return None

@@ -35,7 +35,7 @@ class Verdict:
     reason: str
     """One word or two for a person: "right", "wrong", "no number", ..."""
     scores: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-    """Other readings of the same completion, by name (GSM8K: strict and flexible)."""
+    """Other readings of the same completion, by name (GSM8K: strict, flexible and final)."""
     answers: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     """What each reading took for the answer, by the names of `scores`, `reward` being the verdict's own: equal answers
     are equal strings, None is no answer. Empty where the verifier does not say: then there is no majority vote."""

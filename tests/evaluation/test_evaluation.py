@@ -11,6 +11,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, compare_evaluations, mcnemar_test
 from rlvr_jax.evaluation.buckets import length_buckets
 from rlvr_jax.reports import against_summary, against_table, evaluation_summary, evaluation_table
+from rlvr_jax.starvation import share_interval
 
 ANSWERS = [
     ["7", "7", "8", None, "7", "8"],
@@ -37,6 +38,20 @@ def rows_of(answers, golds, strict=lambda answer: None):
         }
         for i, (group, gold) in enumerate(zip(answers, golds, strict=True))
         for j, answer in enumerate(group)
+    ]
+
+
+def rows_with_endings(strict):
+    """As GSM8K's verifier reads them; right answers are followed by text."""
+    return [
+        {
+            **row,
+            "correct_flexible": row["correct"],
+            "answer_flexible": row["answer"],
+            "correct_final": False,
+            "answer_final": None if row["correct_strict"] else row["answer_strict"],
+        }
+        for row in rows_of(ANSWERS, GOLDS, strict)
     ]
 
 
@@ -72,6 +87,24 @@ def test_figures_of_the_completions_by_hand(evaluation):
     assert evaluation.format_rate.mean == pytest.approx(5 / 24)
     assert evaluation.pass_at(1, "strict").mean == pytest.approx(3 / 24)
     assert evaluation.majority_at(6, "strict").mean == pytest.approx(1 / 4)
+
+
+def test_trailing_text_by_hand():
+    found = Evaluation.from_rows(rows_with_endings(lambda answer: answer), 16)
+    # 5, 4, 0 and 6 completions have a strict answer; 3, 2, 0 and 6 of these go on after it.
+    assert found.trailing_text_rate.mean == pytest.approx(11 / 15)
+    expected = share_interval([3 / 5, 2 / 4, 6 / 6], weights=[5, 4, 6])
+    assert found.trailing_text_rate == pytest.approx(expected)
+    summary = evaluation_summary(found)
+    assert summary["trailing_text"] == found.trailing_text_rate._asdict()
+    assert summary["final"]["mean"] == 0
+
+
+def test_no_strict_answer_or_no_such_reading_has_no_trailing_text(evaluation):
+    without = Evaluation.from_rows(rows_with_endings(lambda answer: None), 16)
+    assert without.format_rate.mean == 0
+    assert without.trailing_text_rate is evaluation.trailing_text_rate is None
+    assert "trailing_text" not in evaluation_summary(without)
 
 
 def test_equal_lengths_at_the_limit_have_finite_bounds():
@@ -119,13 +152,15 @@ def test_summary_has_strict_and_flexible_beside_each_other(evaluation):
         evaluation_summary(evaluation, (2, 8))
 
 
-def test_tables_fit_a_hundred_columns(evaluation, capsys):
+def test_tables_fit_a_hundred_columns(capsys):
+    evaluation = Evaluation.from_rows(rows_with_endings(lambda answer: answer and min(answer, "5")), 16)
     Console(width=200).print(evaluation_table(evaluation_summary(evaluation, (1, 2, 4, 6)), "tiny on gsm8k"))
     Console(width=200).print(against_table(against_summary(evaluation, evaluation), "minus itself"))
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 100
     assert any(line.split()[:1] == ["maj@4"] for line in lines)
     assert sum("0.458" in line for line in lines) == 1
+    assert any("with text after it" in line for line in lines)
 
 
 @pytest.mark.parametrize(("better", "worse"), [(8, 2), (2, 8), (5, 5), (1, 0), (0, 0)])

@@ -78,7 +78,7 @@ def test_rows_depend_neither_on_the_mesh_nor_on_the_batch(sampled, alone, batch,
 
 def test_rows_hold_what_the_verdict_says(alone):
     rows, found = alone
-    columns = {"completion", "tokens", "truncated", "reason", "correct", "correct_strict", "answer", "answer_strict"}
+    columns = {"completion", "tokens", "truncated", "reason", "correct", "correct_strict", "answer", "answer_final"}
     assert columns <= set(rows[0])
     assert found.lengths.sum() == sum(row["tokens"] for row in rows)
     assert found.truncated.sum() == sum(row["truncated"] for row in rows) > 0

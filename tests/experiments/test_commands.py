@@ -56,7 +56,7 @@ def test_train_then_evaluate_the_run(call, tiny_model, tmp_path):
     assert "accuracy" in out
 
 
-def test_gsm8k_reports_strict_and_flexible(call, tiny_model, tmp_path):
+def test_gsm8k_reports_strict_flexible_and_final(call, tiny_model, tmp_path):
     rows = [{"question": f"how many is {i}", "answer": f"it is {i}\n#### {i}"} for i in range(24)]
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -66,7 +66,7 @@ def test_gsm8k_reports_strict_and_flexible(call, tiny_model, tmp_path):
     assert code == 0, err
     code, out, _ = call(evaluate, tiny_model.folder, "--task", "gsm8k", *shared, "--json")
     summary = json.loads(out.splitlines()[-1])
-    assert {"accuracy", "strict", "flexible", "truncated"} <= set(summary)
+    assert {"accuracy", "strict", "flexible", "final", "truncated"} <= set(summary)
     assert summary["questions"] == 20
 
 

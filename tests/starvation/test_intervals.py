@@ -31,6 +31,37 @@ def test_share_interval_counts_questions_not_samples():
         share_interval(np.array([0.5, 1.5]))
 
 
+def test_weighted_shares_are_a_ratio_of_sums():
+    shares, counts = np.array([1.0, 0.0, 0.5]), np.array([3, 1, 4])
+    # 5 of 8. Squared residuals of the sums: (3 - 15/8)^2, (0 - 5/8)^2, (2 - 20/8)^2; over 8^2 the variance.
+    draws = (5 / 8 * 3 / 8) / ((81 / 64 + 25 / 64 + 16 / 64) / 64)
+    z2 = scipy.stats.norm.ppf(0.975) ** 2
+    centre = (5 / 8 + z2 / (2 * draws)) / (1 + z2 / draws)
+    half = np.sqrt(z2 * (15 / 64 / draws + z2 / (4 * draws**2))) / (1 + z2 / draws)
+    np.testing.assert_allclose(
+        share_interval(shares, weights=counts), (5 / 8, centre - half, centre + half), rtol=1e-12
+    )
+    with_none = share_interval([*shares, 0.0], weights=[*counts, 0])
+    np.testing.assert_allclose(with_none, share_interval(shares, weights=counts), rtol=1e-12)
+    assert share_interval(shares, weights=[2, 2, 2]) == share_interval(shares)
+    # Without spread, (3 + 1)^2 / (3^2 + 1^2) = 1.6 questions.
+    assert share_interval([0.0, 0.0], weights=[3, 1]).high == pytest.approx(z2 / (1.6 + z2))
+    for weights in ([1, 2], [1, 2, -1], [0, 0, 0]):
+        with pytest.raises(UserError, match="accepted are 3 numbers from 0, not all of them 0"):
+            share_interval(shares, weights=weights)
+
+
+def test_weighted_interval_covers_as_often_as_it_says():
+    generator = np.random.default_rng(5)
+    inside = []
+    for _ in range(800):
+        chances, counts = generator.beta(1, 3, 256), generator.integers(0, 5, 256)
+        right = generator.binomial(counts, chances)
+        _, low, high = share_interval(right / np.maximum(counts, 1), weights=counts)
+        inside.append(low <= 0.25 <= high)
+    assert 0.93 <= np.mean(inside) <= 0.97
+
+
 def test_a_gain_without_spread_claims_nothing_it_did_not_see():
     wilson = scipy.stats.binomtest(32, 64).proportion_ci(method="wilson")
     np.testing.assert_allclose(mean_interval(np.zeros(64)), (0.0, 2 * wilson.low - 1, 2 * wilson.high - 1), rtol=1e-12)

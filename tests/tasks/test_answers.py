@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rlvr_jax.tasks.answers import after_marker, committed_passage, own_answer
+from rlvr_jax.tasks.answers import after_marked_line, after_marker, committed_passage, own_answer
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,12 @@ def test_nothing_committed():
     assert committed_passage("The answer is unclear.", holding="[0-9]") is None
     assert after_marker("none") is None
     assert after_marker("a #### b #### c\nd") == "c"
+
+
+def test_after_the_marked_line_comes_all_the_rest():
+    assert after_marked_line("<think>a\nb</think>#### c\n#### d ") == ""
+    assert after_marked_line("#### c\nd\nQ: e\n#### f") == "d\nQ: e\n#### f"
+    assert after_marked_line("#### c<|im_start|>d\ne") == "<|im_start|>d\ne"
 
 
 @pytest.mark.parametrize(

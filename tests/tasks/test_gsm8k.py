@@ -40,9 +40,40 @@ CASES = [
 @pytest.mark.parametrize(("gold", "completion", "strict", "flexible"), CASES)
 def test_readings(gold, completion, strict, flexible):
     verdict = grade(completion, gold)
-    assert verdict.scores == {"strict": strict, "flexible": flexible}
+    # None of the right ones goes on after its answer.
+    assert verdict.scores == {"strict": strict, "flexible": flexible, "final": strict}
     assert verdict.correct == flexible
     assert grade(completion, gold, "strict").correct == strict
+
+
+ENDINGS = [
+    # (completion, whether it ends with its answer)
+    ("#### 18\n \n", True),
+    ("#### 18 dollars.", True),
+    ("#### **18 cm^2**", True),
+    ("#### $18 \\text{ dollars per day}$", True),
+    ("#### 9*2 = 18 p.m.", True),
+    ("#### 20\nWait, 9 * 2 = 18.\n#### 18", True),
+    ("<think>#### 3\nor so</think>#### 18", True),
+    ("#### 18\n\nQuestion: another?\n#### 18", False),
+    ("#### 18<|im_start|>user", False),
+    ("#### 18\n<think>Is it?", False),
+    ("#### 18\n\nShe sells 9 eggs.", False),
+    ("#### 18\n```", False),
+    ("#### 18. Let me check", False),
+    ("#### 18 Question: another?", False),
+    ("#### 18 dollars, since she sells", False),
+    ("#### 18 from 9 eggs", False),
+    ("#### 18 which is what she makes every day", False),
+]
+
+
+@pytest.mark.parametrize(("completion", "ends"), ENDINGS)
+def test_final_reading_is_none_where_text_trails(completion, ends):
+    verdict = grade(completion, "18")
+    assert verdict.scores == {"strict": True, "flexible": True, "final": ends}
+    assert verdict.answers["final"] == ("18" if ends else None)
+    assert not grade(completion, "5").scores["final"]
 
 
 FLEXIBLE = [
@@ -101,7 +132,17 @@ def test_flexible_reading(gold, completion, correct):
 
 
 @pytest.mark.parametrize(
-    "text", ["#### " + "9" * 100000, "\\boxed{" * 2000, "1," * 20000, "**" * 20000 + "1", "(" * 9999, "1/" * 9999]
+    "text",
+    [
+        "#### " + "9" * 100000,
+        "#### 1" + "*" * 1_000_000,
+        "#### 1" + "\n*" * 500_000,
+        "\\boxed{" * 2000,
+        "1," * 20000,
+        "**" * 20000 + "1",
+        "(" * 9999,
+        "1/" * 9999,
+    ],
 )
 def test_hostile_text_neither_raises_nor_hangs(text):
     assert not grade(text, "18").correct
@@ -130,14 +171,15 @@ def test_all_golds_are_right_in_every_form(splits):
     golds, solutions = golds_and_solutions(splits)
     assert len(golds) == 1319 + 7473 * ("train" in splits)
     for gold, solution in zip(golds, solutions, strict=True):
-        assert grade(solution, gold).scores == {"strict": True, "flexible": True}, solution
+        assert grade(solution, gold).scores == {"strict": True, "flexible": True, "final": True}, solution
         for text in (
             f"Work.\n#### {gold}",
             f"It is \\boxed{{{gold}}}.",
             f"The answer is {gold}.",
             f"She has {gold} eggs.",
         ):
-            assert grade(text, gold).scores == {"strict": "####" in text, "flexible": True}, text
+            marked = "####" in text
+            assert grade(text, gold).scores == {"strict": marked, "flexible": True, "final": marked}, text
 
 
 @needs_data
