@@ -14,7 +14,7 @@ from jaxtyping import Bool, PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import Model
 from rlvr_jax.records import Prompts, Rollouts
-from rlvr_jax.sampling import sample
+from rlvr_jax.sampling import begin, finish
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
 
@@ -72,8 +72,9 @@ class GradedRollouts:
 class Roller:
     """Samples and verifies; holds everything that stays the same from one rollout to the next."""
 
-    def __init__(self, model: Model, task: Task, encoder: PromptEncoder, mesh: Mesh):
-        self.model, self.task, self.encoder, self.mesh = model, task, encoder, mesh
+    def __init__(self, model: Model, task: Task, encoder: PromptEncoder, mesh: Mesh, slots: int | None = None):
+        """`slots`: completions that are decoded at a time, a multiple of data x fsdp; None for all."""
+        self.model, self.task, self.encoder, self.mesh, self.slots = model, task, encoder, mesh, slots
         self.verify = verifier_of(task)
         # Put on the device once: a transfer at every step would be wasted.
         replicated = named_sharding(mesh)
@@ -92,7 +93,10 @@ class Roller:
         temperature: float,
         prompt_length: int | None = None,
     ) -> GradedRollouts:
-        """Samples and verifies `samples` completions of each row; every `prompt_length` compiles anew."""
+        """Samples and verifies `samples` completions of each row; every `prompt_length` compiles anew.
+
+        Completions that end early are verified while the others are sampled.
+        """
         shards = batch_shards(self.mesh)
         if len(rows) % shards:
             raise UserError(
@@ -100,30 +104,45 @@ class Roller:
             )
         started = time.perf_counter()
         prompts = jax.device_put(self.encoder.encode(rows, prompt_length), named_sharding(self.mesh, ("batch",)))
-        rollouts = sample(
+        temperature = jnp.float32(temperature)
+        shape = {"config": self.model.config, "samples": samples, "max_new_tokens": max_new_tokens}
+        begun, state = begin(
             params,
             self.prefix,
             prompts,
             self.stop_tokens,
             jnp.uint32(np.uint32(seed)),
             jnp.int32(step),
-            jnp.float32(temperature),
-            config=self.model.config,
-            samples=samples,
-            max_new_tokens=max_new_tokens,
+            temperature,
             rows=shards,
+            slots=self.slots,
+            **shape,
         )
-        tokens, mask = jax.device_get((rollouts.tokens, rollouts.mask))
-        sampled = time.perf_counter()
-        completions = self._decode(tokens, mask)
+        rollouts = finish(params, begun, state, self.stop_tokens, temperature, **shape)
+        # Keys and values of all slots: not needed any longer than the device takes.
+        del state
         asked = [row for row in rows for _ in range(samples)]
-        judged = self.verify(asked, [text for group in completions for text in group])
-        verdicts = [judged[start : start + samples] for start in range(0, len(judged), samples)]
+        judged: dict[int, tuple[str, Verdict]] = {}
+
+        def judge(which: np.ndarray, tokens: jax.Array, mask: jax.Array) -> None:
+            places = [int(i) for i in np.flatnonzero(which) if i not in judged]
+            texts = self._decode(*(np.asarray(x).reshape(len(asked), -1)[places] for x in (tokens, mask)))
+            verdicts = self.verify([asked[i] for i in places], texts)
+            judged.update(zip(places, zip(texts, verdicts, strict=True), strict=True))
+
+        # The device goes on with the others meanwhile.
+        judge(np.asarray(begun.ended), begun.written["tokens"], begun.written["mask"])
+        mask = np.asarray(rollouts.mask)
+        sampled = time.perf_counter()
+        judge(np.ones(len(asked)), rollouts.tokens, rollouts.mask)
+        in_order = [judged[i] for i in range(len(asked))]
+        groups = [in_order[start : start + samples] for start in range(0, len(asked), samples)]
+        completions, verdicts = ([[pair[part] for pair in group] for group in groups] for part in (0, 1))
         seconds = {"sample": sampled - started, "verify": time.perf_counter() - sampled}
         return GradedRollouts(rows, prompts, rollouts, completions, verdicts, mask.sum(-1), seconds)
 
-    def _decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "P G T"]) -> list[list[str]]:
-        def decode(ids: np.ndarray, keep: np.ndarray) -> str:
-            return self.model.tokenizer.decode(ids[keep], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-        return [[decode(*pair) for pair in zip(*group, strict=True)] for group in zip(tokens, mask, strict=True)]
+    def _decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "N T"]) -> list[str]:
+        return [
+            self.model.tokenizer.decode(ids[keep], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for ids, keep in zip(tokens, mask, strict=True)
+        ]

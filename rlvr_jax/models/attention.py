@@ -9,15 +9,27 @@ takes a fused kernel for long queries on accelerators.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rlvr_jax.models.attention_kernels import fused_kernel, sharded
+
+
+class Places(NamedTuple):
+    """Where queries stand that come in another order than the one in which they share a source.
+
+    Of a source shared by N groups of G, `query` names the query at each of the N * G places, any where a place is
+    empty; `of_query` is the place of each of S queries.
+    """
+
+    query: Int[Array, "*lead N*G"]
+    of_query: Int[Array, "*lead S"]
 
 
 class Source(NamedTuple):
@@ -30,6 +42,16 @@ class Source(NamedTuple):
     values: Float[Array, "*shared K S head_dim"]
     visible: Bool[Array, "*mask S"] | None = None
     """Which key a query may see, broadcastable to `[*batch, T, S]`; `None` for all."""
+    places: Places | None = None
+    """`None`: `*batch` starts with the axes `*shared`."""
+
+
+def pick(x: Shaped[Array, "..."], index: Int[Array, "*lead m"]) -> Shaped[Array, "..."]:
+    """`x[index]` on each of their common leading axes: `[*lead, n, ...]` to `[*lead, m, ...]`."""
+    take = operator.getitem
+    for _ in index.shape[:-1]:
+        take = jax.vmap(take)
+    return take(x, index)
 
 
 def attend(
@@ -46,14 +68,18 @@ def attend(
     def folded(x: Array, source: Source) -> Array:
         """`[*batch, T, K, M, n]` to `[*shared, K, F * M, n]`: F, the axes that share a source's one copy, merged."""
         shared = source.keys.shape[:-3]
-        fold = math.prod(grouped[len(shared) : -2])
-        return x.reshape(*shared, fold, *grouped[-2:], -1).swapaxes(-3, -4).reshape(*shared, kv_heads, -1, x.shape[-1])
+        if source.places is not None:
+            x = pick(x, source.places.query)
+        fold = math.prod(x.shape[:-3]) // math.prod(shared)
+        return x.reshape(*shared, fold, *x.shape[-3:]).swapaxes(-3, -4).reshape(*shared, kv_heads, -1, x.shape[-1])
 
     def unfolded(x: Array, source: Source) -> Array:
         """The inverse of `folded`."""
         shared = source.keys.shape[:-3]
-        split = x.reshape(*shared, kv_heads, -1, grouped[-1], x.shape[-1])
-        return split.swapaxes(-3, -4).reshape(*grouped, x.shape[-1])
+        split = x.reshape(*shared, kv_heads, -1, grouped[-1], x.shape[-1]).swapaxes(-3, -4)
+        if source.places is None:
+            return split.reshape(*grouped, x.shape[-1])
+        return pick(split.reshape(*shared[:-1], -1, *grouped[-3:], x.shape[-1]), source.places.of_query)
 
     queries = queries.reshape(*grouped, head_dim)
     scores = []

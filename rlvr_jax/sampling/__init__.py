@@ -1,5 +1,5 @@
-"""The jitted sampler and its addressed noise."""
+"""The jitted sampler, its slots and its addressed noise."""
 
-from rlvr_jax.sampling.sampler import sample
+from rlvr_jax.sampling.sampler import begin, finish, sample
 
-__all__ = ["sample"]
+__all__ = ["begin", "finish", "sample"]

@@ -9,10 +9,11 @@ _BLOCK = 256
 
 
 def draw(
-    logits: Float[Array, "*batch vocab"], uniforms: Float[Array, "*batch"], temperature: Float[Array, ""]
+    logits: Float[Array, "*#batch vocab"], uniforms: Float[Array, "*#batch"], temperature: Float[Array, ""]
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch"], Float[Array, "*batch"]]:
     """Token, its log-probability and the entropy (nats) of softmax(logits / temperature).
 
+    Logits of one distribution that several uniforms draw from need not be repeated: the batch axes broadcast.
     Temperature 0 takes the most likely token, and reports both figures for the untempered policy.
     `uniforms` are in [0, 1). The cumulative sum is taken in two levels, over blocks and then within
     one, which costs a tenth of Gumbel noise over the vocabulary and never returns a token of probability 0.
@@ -33,11 +34,11 @@ def draw(
 
     token = jnp.where(temperature > 0, block * _BLOCK + within, jnp.argmax(logits, -1))
     chosen = jnp.take_along_axis(logits, token[..., None], -1)[..., 0]
-    return token, chosen - log_total, entropy
+    return token, chosen - log_total, jnp.broadcast_to(entropy, token.shape)
 
 
 def _invert(
-    weights: Float[Array, "*batch n"], uniforms: Float[Array, "*batch"]
+    weights: Float[Array, "*#batch n"], uniforms: Float[Array, "*#batch"]
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch"]]:
     """Where the cumulative share passes `uniforms`: the index, and how far into its own share, in [0, 1)."""
     cumulative = jnp.cumsum(weights, -1)

@@ -19,7 +19,7 @@ def sequence_keys(
     return jax.vmap(lambda key: fold_samples(key, jnp.arange(samples)))(prompt_keys)
 
 
-def token_uniforms(keys: Key[Array, "*batch"], position: Int[Array, ""]) -> Float[Array, "*batch"]:
-    """Uniform numbers in [0, 1) for the completion token at `position`, counted from 0."""
-    flat = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, position)))(keys.reshape(-1))
-    return flat.reshape(keys.shape)
+def token_uniforms(keys: Key[Array, "*batch"], positions: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Uniform numbers in [0, 1) for the completion tokens at `positions`, counted from 0."""
+    draw = jax.vmap(lambda key, position: jax.random.uniform(jax.random.fold_in(key, position)))
+    return draw(keys.reshape(-1), positions.reshape(-1)).reshape(keys.shape)

@@ -1,13 +1,18 @@
-"""Sampling as one compiled function: prefill of the token tree, then a while loop over completion positions."""
+"""Sampling as compiled functions: prefill of the token tree, then a loop over slots that decode completions.
+
+`sample` is the whole. `begin` and `finish` are its two parts: after the first no completion waits for a slot, and what
+has ended can be judged while the second goes on.
+"""
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
-from rlvr_jax.models.attention import Source, attend
+from rlvr_jax.models.attention import Source, attend, pick
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, PerKind, decoder
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, mix
@@ -17,29 +22,26 @@ from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, last_to
 from rlvr_jax.records import AnyArray, Prompts, Rollouts
 from rlvr_jax.sampling.categorical import draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
+from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, widths
+
+_FIELDS = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
 
 
-class _Decoding(NamedTuple):
-    """What the loop carries, for R rows of N prompts."""
+class Begun(NamedTuple):
+    """Completions of which some have ended and the others have a slot each: R shares of N prompts, Q completions."""
 
-    position: Int[Array, ""]
-    written: dict[str, Shaped[Array, "R N G T"]]
+    written: dict[str, Shaped[Array, "R Q T"]]
     """The per-token fields of `Rollouts`."""
-    last_token: Int[Array, "R N G"]
-    done: Bool[Array, "R N G"]
-    past: "_Past"
+    queue: Queue
+    cache: Cache
+    prompt_mask: Bool[Array, "R N Tp"]
+    start: Int[Array, "R N"]
+    """Position of each prompt's first completion token."""
+    ended: Bool[Array, "R Q"]
+    """Which completions are whole."""
 
 
-class _Past(NamedTuple):
-    """What the next token needs of the completions so far."""
-
-    keys: Float[Array, "layers R N G K head_dim T"]
-    values: Float[Array, "layers R N G K T head_dim"]
-    states: LayerState | None
-    """`[layers, R, N, G, ...]` of the Gated DeltaNet layers, if there are any."""
-
-
-@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows"))
+@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows", "slots"))
 def sample(
     params: dict[str, Any],
     prefix: Int[AnyArray, " Tq"],
@@ -48,19 +50,47 @@ def sample(
     seed: UInt32[Array, ""],
     step: Int[Array, ""],
     temperature: Float[Array, ""],
+    limits: Int[AnyArray, "P G"] | None = None,
     *,
     config: ModelConfig,
     samples: int,
     max_new_tokens: int,
     rows: int = 1,
+    slots: int | None = None,
 ) -> Rollouts:
     """G = `samples` completions of each prompt, each up to and including its first stop token.
 
     Prefix and prompts are computed once and their keys and values shared, not copied. The noise is addressed (see
     `noise`), so the same (seed, step, prompt id) always gives the same completions and two steps never
-    share noise. `rows` is the number of device shares that P is split over. The loop ends when every
-    completion has ended.
+    share noise. `rows` is the number of device shares that P is split over, `slots` the number of completions that
+    are decoded at a time, a multiple of `rows`, by default all: memory for keys and values grows with it, and the
+    tokens do not depend on it. A completion may have a limit of its own, from 1 to `max_new_tokens`.
     """
+    shape = {"config": config, "samples": samples, "max_new_tokens": max_new_tokens}
+    begun, state = begin(
+        params, prefix, prompts, stop_tokens, seed, step, temperature, limits, rows=rows, slots=slots, **shape
+    )
+    return finish(params, begun, state, stop_tokens, temperature, **shape)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows", "slots"))
+def begin(
+    params: dict[str, Any],
+    prefix: Int[AnyArray, " Tq"],
+    prompts: Prompts,
+    stop_tokens: Int[AnyArray, " stops"],
+    seed: UInt32[Array, ""],
+    step: Int[Array, ""],
+    temperature: Float[Array, ""],
+    limits: Int[AnyArray, "P G"] | None = None,
+    *,
+    config: ModelConfig,
+    samples: int,
+    max_new_tokens: int,
+    rows: int = 1,
+    slots: int | None = None,
+) -> tuple[Begun, Slots]:
+    """`sample` until no completion waits, and at most as many run as half of the slots can hold."""
     model = decoder(config, params)
     keys = as_rows(sequence_keys(seed, step, prompts.ids, samples), rows)
     prompt_tokens, prompt_mask = as_rows(prompts.tokens, rows), as_rows(prompts.mask, rows)
@@ -71,61 +101,125 @@ def sample(
         return _logits(model, last_token(hidden, mask)), cache
 
     logits, cache = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
-    start = completion_start(prefix, prompt_mask)[..., None]
-    shape = keys.shape
-    types = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
-    empty = {name: jnp.zeros((*shape, max_new_tokens), dtype) for name, dtype in types.items()}
-    per_head = (config.num_attention_layers, *shape, config.num_kv_heads)
-    past = _Past(
+    # One distribution for the whole group.
+    first = draw(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)), temperature)
+    shape = (rows, keys.shape[1] * samples)
+    values = dict(zip(_FIELDS, (first[0], jnp.ones(keys.shape, bool), *first[1:]), strict=True))
+    written = {
+        name: jnp.zeros((*shape, max_new_tokens), dtype).at[..., 0].set(values[name].reshape(shape))
+        for name, dtype in _FIELDS.items()
+    }
+    limits = jnp.full(shape, max_new_tokens) if limits is None else jnp.asarray(limits).reshape(shape)
+    tokens = values["tokens"].reshape(shape)
+    queue = Queue(keys.reshape(shape), tokens, limits, jnp.isin(tokens, stop_tokens) | (limits <= 1))
+    begun = Begun(written, queue, cache, prompt_mask, completion_start(prefix, prompt_mask), queue.ended)
+
+    width = shape[1] if slots is None else min(slots // rows, shape[1])
+    empty = jnp.zeros((rows, width), jnp.int32)
+    per_head = (config.num_attention_layers, rows, width, config.num_kv_heads)
+    past = Past(
         jnp.zeros((*per_head, config.head_dim, max_new_tokens), config.compute_dtype),
         jnp.zeros((*per_head, max_new_tokens, config.head_dim), config.compute_dtype),
-        jax.tree.map(lambda x: jnp.repeat(x[:, :, :, None], samples, 3), cache.states),
+        jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], width, *x.shape[3:]), x.dtype), cache.states),
     )
-    state = _Decoding(jnp.int32(0), empty, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), past)
+    state = Slots(jnp.int32(0), empty[:, 0], empty + shape[1], empty, empty, empty.astype(bool), past)
+    state = fill(state, queue, samples, cache.states)
+    for now, following in itertools.pairwise([*widths(width, max_new_tokens), 0]):
+        if now < width:
+            state = narrow(state, now)
+        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, following)
+        if 2 * following <= width:
+            break
+    return begun._replace(ended=state.ended(shape[1])), state
 
-    def choose(state: _Decoding, logits: Float[Array, "R N G vocab"]) -> _Decoding:
-        """Draws the token at `state.position` for every completion that still runs."""
-        token, log_probability, entropy = draw(logits, token_uniforms(keys, state.position), temperature)
-        running = ~state.done
-        values = {"tokens": token, "mask": running, "log_probabilities": log_probability, "entropies": entropy}
-        written = {
-            name: _write(state.written[name], jnp.where(running, value, jnp.zeros_like(value)), state.position, -1)
-            for name, value in values.items()
-        }
-        done = state.done | jnp.isin(token, stop_tokens)
-        return _Decoding(state.position + 1, written, token, done, state.past)
 
-    def decode_and_choose(state: _Decoding) -> _Decoding:
-        index = state.position - 1
-        positions = jnp.broadcast_to(start + index, shape)
-        logits, past = _decode(model, config, prompt_mask, cache, state.past, state.last_token, positions, index)
-        return choose(state._replace(past=past), logits)
+@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens"))
+def finish(
+    params: dict[str, Any],
+    begun: Begun,
+    state: Slots,
+    stop_tokens: Int[AnyArray, " stops"],
+    temperature: Float[Array, ""],
+    *,
+    config: ModelConfig,
+    samples: int,
+    max_new_tokens: int,
+) -> Rollouts:
+    """The rest of `sample`."""
+    model = decoder(config, params)
+    _, *narrower = widths(state.running.shape[1], max_new_tokens)
+    for width, following in itertools.pairwise([*narrower, 0]):
+        state = narrow(state, width)
+        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, following)
+    flat = {name: value.reshape(-1, samples, max_new_tokens) for name, value in begun.written.items()}
+    stopped = jnp.any(jnp.isin(flat["tokens"], stop_tokens) & flat["mask"], -1)
+    return Rollouts(**flat, truncated=~stopped)
 
-    state = choose(state, jnp.broadcast_to(logits[:, :, None], (*shape, logits.shape[-1])))
-    state = jax.lax.while_loop(lambda s: (s.position < max_new_tokens) & ~jnp.all(s.done), decode_and_choose, state)
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in state.written.items()}
-    return Rollouts(**flat, truncated=~state.done.reshape(-1, samples))
+
+def _decode_until(
+    model: Decoder,
+    config: ModelConfig,
+    begun: Begun,
+    slots: Slots,
+    stop_tokens: Int[AnyArray, " stops"],
+    temperature: Float[Array, ""],
+    samples: int,
+    few: int,
+) -> tuple[Begun, Slots]:
+    """Decodes until no completion waits and at most `few` run on any share."""
+    queue, width = begun.queue, slots.running.shape[1]
+    completions = queue.limits.shape[1]
+    all_at_once = width == completions
+
+    def unfinished(carry: tuple[dict, Slots]) -> Bool[Array, ""]:
+        slots = carry[1]
+        return jnp.any(slots.waiting < completions) | jnp.any(slots.running.sum(-1) > few)
+
+    def step(carry: tuple[dict, Slots]) -> tuple[dict, Slots]:
+        written, slots = carry
+        logits, past = _decode(model, config, begun, slots, samples, all_at_once)
+        uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
+        token, log_probability, entropy = draw(logits, uniforms, temperature)
+        running = slots.running
+        # An empty slot writes nowhere.
+        place = jnp.where(running, slots.completion, completions)
+        values = dict(zip(_FIELDS, (token, running, log_probability, entropy), strict=True))
+
+        def put(array: Array, place: Array, length: Array, value: Array) -> Array:
+            return array.at[place, length].set(value, mode="drop")
+
+        written = {name: jax.vmap(put)(written[name], place, slots.length, values[name]) for name in _FIELDS}
+        length = slots.length + 1
+        ended = jnp.isin(token, stop_tokens) | (length >= pick(queue.limits, slots.completion))
+        slots = slots._replace(clock=slots.clock + 1, length=length, token=token, running=running & ~ended, past=past)
+        if not all_at_once:
+            slots = fill(slots, queue, samples, begun.cache.states)
+        return written, slots
+
+    written, slots = jax.lax.while_loop(unfinished, step, (begun.written, slots))
+    return begun._replace(written=written), slots
 
 
 def _decode(
-    model: Decoder,
-    config: ModelConfig,
-    prompt_mask: Bool[Array, "R N Tp"],
-    cache: Cache,
-    past: _Past,
-    tokens: Int[Array, "R N G"],
-    positions: Int[Array, "R N G"],
-    index: Int[Array, ""],
-) -> tuple[Float[Array, "R N G vocab"], _Past]:
-    """One token of every completion, at completion index `index`: next logits and the grown past."""
-    earlier = jnp.arange(past.keys.shape[-1]) < index
+    model: Decoder, config: ModelConfig, begun: Begun, slots: Slots, samples: int, all_at_once: bool
+) -> tuple[Float[Array, "R S vocab"], Past]:
+    """The last token of every slot's completion: the logits of the next one and the grown past.
+
+    With `all_at_once` slot i holds completion i.
+    """
+    shape = slots.token.shape
+    cache, past = begun.cache, slots.past
+    prompts = jnp.minimum(slots.completion, begun.queue.limits.shape[1] - 1) // samples
+    places = None if all_at_once else slots.places(begun.queue.limits.shape[1])
+    seen = pick(begun.prompt_mask, prompts)[:, :, None]
+    earlier = slots.earlier()[:, :, None]
 
     def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
         prefix, prompts, *own = layer
-        queries, keys, values = (x.reshape(*tokens.shape, *x.shape[1:]) for x in (queries, keys, values))
+        queries, keys, values = (x.reshape(*shape, *x.shape[1:]) for x in (queries, keys, values))
         sources = [
             Source(*prefix),
-            Source(*prompts, prompt_mask[:, :, None, None]),
+            Source(*prompts, seen, places),
             Source(*own, earlier),
             Source(keys[..., None], values[..., None, :]),
         ]
@@ -133,18 +227,20 @@ def _decode(
         return context.reshape(-1, context.shape[-1]), (keys, values)
 
     def mix_token(state: LayerState, weights: Weights, projected: Projected) -> tuple[Array, LayerState]:
-        alone = Projected(*(x.reshape(*tokens.shape, 1, -1) for x in projected))
+        alone = Projected(*(x.reshape(*shape, 1, -1) for x in projected))
         mixed, state = mix(weights, alone, state, key_heads=config.delta.key_heads)
         return mixed.reshape(-1, *mixed.shape[-2:]), state
 
-    x = model.embed(tokens.reshape(-1))
+    x = model.embed(slots.token.reshape(-1))
     per_layer = PerKind((cache.prefix, cache.prompts, past.keys, past.values), past.states)
+    positions = pick(begun.start, prompts) + slots.length - 1
     turned = rotation(config, positions.reshape(-1))
     hidden, latest = model.run_layers(x, turned, Meeting(attend_token, mix_token), per_layer)
     # The layers only read keys and values; what they add is written once, in place, after the last.
     keys, values = latest.attention
-    grown = _Past(_write(past.keys, keys, index, -1), _write(past.values, values, index, -2), latest.delta)
-    return _logits(model, hidden).reshape(*tokens.shape, -1), grown
+    place = slots.clock % past.keys.shape[-1]
+    grown = Past(_write(past.keys, keys, place, -1), _write(past.values, values, place, -2), latest.delta)
+    return _logits(model, hidden).reshape(*shape, -1), grown
 
 
 def _write(array: Array, piece: Array, index: Int[Array, ""], axis: int) -> Array:

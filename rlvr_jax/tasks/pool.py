@@ -1,6 +1,5 @@
 """Verifiers in processes of their own, for verdicts that may take long, for ever, or all memory."""
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -70,7 +69,6 @@ class VerifierPool:
         self._settings = Settings(grader, workers or _cpus(), STUCK, seconds, memory)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
     def __call__(
         self, rows: Sequence[Row], completions: Sequence[str], progress: Progress = lambda done: None
@@ -86,10 +84,6 @@ class VerifierPool:
             except BaseException:
                 self._end()
                 raise
-
-    def submit(self, rows: Sequence[Row], completions: Sequence[str]) -> "concurrent.futures.Future[list[Verdict]]":
-        """The same while this thread goes on."""
-        return self._thread.submit(self, rows, completions)
 
     def close(self) -> None:
         """Ends the workers; a later call starts new ones."""

@@ -58,6 +58,9 @@ class TrainConfig:
     max_new_tokens: int | None = None
     """Longest completion; default: what the task needs."""
     temperature: float = 1.0
+    slots: int | None = None
+    """Completions that are decoded at a time, on all devices: one that ends makes place for the next. Fewer take less
+    memory for keys and values; the tokens are the same. Default: all."""
     rollouts_per_step: int = 1
     """Above 1: sample up to so many times prompts_per_step prompts until prompts_per_step of them have mixed groups
     (DAPO's dynamic sampling)."""
@@ -137,7 +140,7 @@ class TrainConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number in [0, 1)")
-        for name in ("max_new_tokens", "max_prompt_tokens"):
+        for name in ("max_new_tokens", "max_prompt_tokens", "slots"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is 1 or more")
         try:

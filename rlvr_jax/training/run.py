@@ -68,8 +68,12 @@ def prepare(config: TrainConfig) -> Setup:
     """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
     mesh = make_mesh(config.mesh)
     shards = batch_shards(mesh)
-    for name, pieces in (("prompts_per_step", shards * config.micro_batches), ("evaluation_batch", shards)):
-        if getattr(config, name) % pieces:
+    for name, pieces in (
+        ("prompts_per_step", shards * config.micro_batches),
+        ("evaluation_batch", shards),
+        ("slots", shards),
+    ):
+        if (getattr(config, name) or 0) % pieces:
             raise UserError(
                 f"{name} is {getattr(config, name)}: accepted is a multiple of {pieces} "
                 f"(data x fsdp = {shards} device shares, micro_batches = {config.micro_batches})"
@@ -81,7 +85,7 @@ def prepare(config: TrainConfig) -> Setup:
         abstract_adapters(model.config, config.lora)
     task = make_task(config.task, config.data, config.prompt_format)
     encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
-    return Setup(model, mesh, Roller(model, task, encoder, mesh))
+    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots))
 
 
 def _probe(task: Task) -> list[Any]:

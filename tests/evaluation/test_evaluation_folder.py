@@ -87,6 +87,24 @@ def test_rows_hold_what_the_verdict_says(alone):
     assert found.format_rate.mean == 0
 
 
+def test_what_ends_early_is_verified_while_the_rest_is_sampled(tiny_model, data):
+    """Long enough that the sampler narrows: two calls of the verifier, which share the completions between them."""
+    task = make_task("gsm8k", str(data), "plain")
+    rows = [task.row("held_out", i) for i in range(8)]
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    roller = Roller(tiny_model, task, PromptEncoder(task, tiny_model.tokenizer, rows), mesh, slots=16)
+    verify, calls = roller.verify, []
+    roller.verify = lambda rows, texts: calls.append(list(zip(rows, texts, strict=True))) or verify(rows, texts)
+    params = load_params(tiny_model.folder, tiny_model.config, mesh)
+    graded = roller(params, rows, seed=0, step=1, samples=4, max_new_tokens=40, temperature=1.0)
+    early, late = calls
+    assert len(early) >= 24
+    assert late
+    everything = [(row, text) for row, group in zip(rows, graded.completions, strict=True) for text in group]
+    assert sorted(early + late, key=repr) == sorted(everything, key=repr)
+    assert [verdict for group in graded.verdicts for verdict in group] == [task.verify(*pair) for pair in everything]
+
+
 def start(model, *arguments):
     program = "from experiments.evaluate import main; from experiments.command import run; run(main)"
     command = [sys.executable, "-c", program, str(model.folder), *arguments]

@@ -43,7 +43,7 @@ def test_a_token_of_probability_zero_is_never_drawn(uniform, possible):
 def test_noise_is_addressed():
     def noise(seed=0, step=0, ids=(3, 4, 5), samples=4, position=0):
         keys = sequence_keys(jnp.uint32(seed), jnp.int32(step), jnp.array(ids, jnp.uint32), samples)
-        return np.asarray(token_uniforms(keys, jnp.int32(position)))
+        return np.asarray(token_uniforms(keys, jnp.full(keys.shape, position)))
 
     base = noise()
     np.testing.assert_array_equal(noise(), base)

@@ -29,6 +29,8 @@ def roll(
     stops=STOPS,
     prefix=PREFIX,
     rows=1,
+    slots=None,
+    limits=None,
 ):
     return sample(
         params,
@@ -38,10 +40,12 @@ def roll(
         jnp.uint32(seed),
         jnp.int32(step),
         jnp.float32(temperature),
+        limits,
         config=config,
         samples=samples,
         max_new_tokens=length,
         rows=rows,
+        slots=slots,
     )
 
 
@@ -114,6 +118,43 @@ def test_rollouts_do_not_depend_on_the_batch_they_ran_in(params, prompts):
     np.testing.assert_allclose(part.log_probabilities, whole.log_probabilities[order, :2], atol=1e-5)
     wider = Prompts(np.pad(prompts.tokens, ((0, 0), (3, 2))), np.pad(prompts.mask, ((0, 0), (3, 2))), prompts.ids)
     np.testing.assert_array_equal(roll(params, wider).tokens, whole.tokens)
+
+
+LIMITS = np.random.default_rng(4).integers(1, 41, (8, 3))
+"""Long enough for narrowing, all lengths mixed."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots", "rows"),
+    [({}, 5, 1), ({}, 24, 1), ({}, 16, 4), (HYBRID, 10, 2)],
+    ids=["refilled", "narrowed", "both on four shares", "qwen3_5"],
+)
+def test_tokens_do_not_depend_on_the_number_of_slots(params, prompts, changes, slots, rows):
+    """With refilled slots and narrowed ones, against every completion sampled in a place of its own to the end."""
+    config = dataclasses.replace(TINY, **changes)
+    params = random_params(config, deviation=0.05) if changes else params
+    same = {"config": config, "length": 40, "limits": LIMITS}
+    one_by_one = [
+        jax.device_get(
+            roll(
+                params,
+                jax.tree.map(lambda x, i=i: x[i : i + 1], prompts),
+                **same | {"limits": LIMITS[i : i + 1]},
+                slots=3,
+            )
+        )
+        for i in (0, 3, 7)
+    ]
+    got = jax.device_get(roll(params, prompts, slots=slots, rows=rows, **same))
+    for i, alone in zip((0, 3, 7), one_by_one, strict=True):
+        np.testing.assert_array_equal(got.tokens[i], alone.tokens[0])
+        np.testing.assert_array_equal(got.mask[i], alone.mask[0])
+        np.testing.assert_allclose(got.log_probabilities[i], alone.log_probabilities[0], atol=1e-5)
+    assert (got.mask.sum(-1) <= LIMITS).all()
+    assert (got.mask.sum(-1) == LIMITS).mean() > 0.3
+    ended = np.isin(got.tokens, STOPS).any(-1)
+    np.testing.assert_array_equal(got.truncated, ~ended)
+    np.testing.assert_array_equal((got.mask.sum(-1) < LIMITS) & ~ended, False)
 
 
 def test_two_steps_share_no_noise_and_one_step_repeats(params, prompts):

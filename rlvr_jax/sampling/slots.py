@@ -1,0 +1,131 @@
+"""The slots that a sampler decodes in: when a completion ends, its slot goes to the next one that waits.
+
+Every device share has S slots for its Q = N * G completions, which come in order. While completions wait, no slot
+idles. When none waits any more, the slots are narrowed as completions end, so that no work is spent on empty ones.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from rlvr_jax.models.attention import Places, pick
+from rlvr_jax.models.gated_delta import LayerState
+
+
+class Queue(NamedTuple):
+    """What is known of each completion before it is decoded."""
+
+    keys: Key[Array, "R Q"]
+    """Of its noise."""
+    first_tokens: Int[Array, "R Q"]
+    """Drawn from what the prompt predicts."""
+    limits: Int[Array, "R Q"]
+    """Its longest length."""
+    ended: Bool[Array, "R Q"]
+    """Whether the first token is its last."""
+
+
+class Past(NamedTuple):
+    """What the next token needs of the completions so far.
+
+    Keys and values go to one place of a ring, the same for all slots, so that they are written at once.
+    """
+
+    keys: Float[Array, "layers R S K head_dim T"]
+    values: Float[Array, "layers R S K T head_dim"]
+    states: LayerState | None
+    """`[layers, R, S, ...]` of the Gated DeltaNet layers, if there are any."""
+
+
+class Slots(NamedTuple):
+    """What the decoding loop carries from token to token."""
+
+    clock: Int[Array, ""]
+    """Tokens run so far by a slot that was never empty."""
+    waiting: Int[Array, " R"]
+    """The first completion that has had no slot yet."""
+    completion: Int[Array, "R S"]
+    """Which one a slot decodes; Q in a slot that never had one."""
+    length: Int[Array, "R S"]
+    """Tokens that it has."""
+    token: Int[Array, "R S"]
+    """The last of them, which is to be run next."""
+    running: Bool[Array, "R S"]
+    past: Past
+
+    def earlier(self) -> Bool[Array, "R S T"]:
+        """Where in the ring the completion's tokens before its last one are."""
+        size = self.past.keys.shape[-1]
+        age = (self.clock - 1 - jnp.arange(size)) % size
+        return age < (self.length - 1)[..., None]
+
+    def ended(self, completions: int) -> Bool[Array, "R Q"]:
+        """Which completions are whole, when none waits."""
+
+        def each(completion: Array, running: Array) -> Array:
+            return jnp.ones(completions, bool).at[jnp.where(running, completion, completions)].set(False, mode="drop")
+
+        return jax.vmap(each)(self.completion, self.running)
+
+    def places(self, completions: int) -> Places:
+        """Where the slots stand among all completions."""
+
+        def each(completion: Array) -> Array:
+            # A slot that never had one is out of range, and is dropped.
+            return jnp.zeros(completions, jnp.int32).at[completion].set(jnp.arange(completion.size), mode="drop")
+
+        return Places(jax.vmap(each)(self.completion), self.completion)
+
+
+def widths(slots: int, max_new_tokens: int) -> tuple[int, ...]:
+    """Numbers of slots that decode one after the other, each compiled on its own.
+
+    Steps by a quarter to a third keep nine tenths of the work for tokens that are kept, at lengths of a long tail.
+    Short completions end too soon for that to be worth compiling.
+    """
+    found = [slots]
+    while max_new_tokens >= 32 and found[-1] > 8:
+        power = 1 << (found[-1] - 1).bit_length() - 1
+        found.append(max(8, power if power * 3 // 2 >= found[-1] else power * 3 // 2))
+    return tuple(found)
+
+
+def fill(slots: Slots, queue: Queue, samples: int, prompt_states: LayerState | None) -> Slots:
+    """Gives every slot whose completion has ended to the next that waits."""
+    completions = queue.limits.shape[1]
+    turn = slots.waiting[:, None] + jnp.cumsum(~slots.running, -1) - 1
+    starting = ~slots.running & (turn < completions)
+    completion = jnp.where(starting, turn, slots.completion)
+    states = slots.past.states
+    if states is not None:
+        prompts = jnp.minimum(completion, completions - 1) // samples
+        fresh = starting.any()
+
+        def restart(states: LayerState) -> LayerState:
+            def each(old: Array, of_prompts: Array) -> Array:
+                new = jax.vmap(pick, (0, None))(of_prompts, prompts)
+                return jnp.where(starting.reshape(*starting.shape, *[1] * (old.ndim - 3)), new, old)
+
+            return jax.tree.map(each, states, prompt_states)
+
+        states = jax.lax.cond(fresh, restart, lambda states: states, states)
+    return slots._replace(
+        waiting=slots.waiting + starting.sum(-1),
+        completion=completion,
+        length=jnp.where(starting, 1, slots.length),
+        token=jnp.where(starting, pick(queue.first_tokens, completion), slots.token),
+        running=jnp.where(starting, ~pick(queue.ended, completion), slots.running),
+        past=slots.past._replace(states=states),
+    )
+
+
+def narrow(slots: Slots, width: int) -> Slots:
+    """Keeps the running ones, which must be `width` at most, and some others up to that."""
+    kept = jnp.argsort(~slots.running, axis=-1, stable=True)[:, :width]
+    of_layers = jax.vmap(pick, (0, None))
+    return slots._replace(
+        **{name: pick(getattr(slots, name), kept) for name in ("completion", "length", "token", "running")},
+        past=jax.tree.map(lambda x: of_layers(x, kept), slots.past),
+    )
