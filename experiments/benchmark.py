@@ -4,11 +4,13 @@ python -m experiments.benchmark                      # the quick start's step
 python -m experiments.benchmark gsm8k --model FOLDER --data FOLDER --repeats 3
 python -m experiments.benchmark objectives           # advantages beside plain mean-centring
 python -m experiments.benchmark logprobs             # log-probabilities in chunks beside all at once
+python -m experiments.benchmark sampling             # completions of unequal length beside transformers' generate
 python -m experiments.benchmark verifiers            # verdicts a second, and what hanging completions cost
 """
 
 from experiments.benchmarks.logprobs import LogProbsBenchmark, benchmark_logprobs
 from experiments.benchmarks.objectives import ObjectivesBenchmark, benchmark_objectives
+from experiments.benchmarks.sampling import SamplingBenchmark, benchmark_sampling
 from experiments.benchmarks.step import StepBenchmark, benchmark_step
 from experiments.benchmarks.verifiers import VerifiersBenchmark, benchmark_verifiers
 from experiments.command import parse_with_presets, run
@@ -20,6 +22,7 @@ def main() -> int | None:
     others = {
         "objectives": (ObjectivesBenchmark(), benchmark_objectives),
         "logprobs": (LogProbsBenchmark(), benchmark_logprobs),
+        "sampling": (SamplingBenchmark(), benchmark_sampling),
         "verifiers": (VerifiersBenchmark(), benchmark_verifiers),
     }
     choices |= {name: settings for name, (settings, _) in others.items()}

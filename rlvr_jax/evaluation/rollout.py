@@ -105,7 +105,13 @@ class Roller:
         started = time.perf_counter()
         prompts = jax.device_put(self.encoder.encode(rows, prompt_length), named_sharding(self.mesh, ("batch",)))
         temperature = jnp.float32(temperature)
-        shape = {"config": self.model.config, "samples": samples, "max_new_tokens": max_new_tokens}
+        shape = {
+            "config": self.model.config,
+            "samples": samples,
+            "max_new_tokens": max_new_tokens,
+            "rows": shards,
+            "slots": self.slots,
+        }
         begun, state = begin(
             params,
             self.prefix,
@@ -114,8 +120,6 @@ class Roller:
             jnp.uint32(np.uint32(seed)),
             jnp.int32(step),
             temperature,
-            rows=shards,
-            slots=self.slots,
             **shape,
         )
         rollouts = finish(params, begun, state, self.stop_tokens, temperature, **shape)

@@ -5,7 +5,6 @@ has ended can be judged while the second goes on.
 """
 
 import functools
-import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -22,8 +21,9 @@ from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, last_to
 from rlvr_jax.records import AnyArray, Prompts, Rollouts
 from rlvr_jax.sampling.categorical import draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
-from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, widths
+from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, stages
 
+_STATIC = ("config", "samples", "max_new_tokens", "rows", "slots")
 _FIELDS = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
 
 
@@ -41,7 +41,7 @@ class Begun(NamedTuple):
     """Which completions are whole."""
 
 
-@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows", "slots"))
+@functools.partial(jax.jit, static_argnames=_STATIC)
 def sample(
     params: dict[str, Any],
     prefix: Int[AnyArray, " Tq"],
@@ -66,14 +66,12 @@ def sample(
     are decoded at a time, a multiple of `rows`, by default all: memory for keys and values grows with it, and the
     tokens do not depend on it. A completion may have a limit of its own, from 1 to `max_new_tokens`.
     """
-    shape = {"config": config, "samples": samples, "max_new_tokens": max_new_tokens}
-    begun, state = begin(
-        params, prefix, prompts, stop_tokens, seed, step, temperature, limits, rows=rows, slots=slots, **shape
-    )
+    shape = {"config": config, "samples": samples, "max_new_tokens": max_new_tokens, "rows": rows, "slots": slots}
+    begun, state = begin(params, prefix, prompts, stop_tokens, seed, step, temperature, limits, **shape)
     return finish(params, begun, state, stop_tokens, temperature, **shape)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens", "rows", "slots"))
+@functools.partial(jax.jit, static_argnames=_STATIC)
 def begin(
     params: dict[str, Any],
     prefix: Int[AnyArray, " Tq"],
@@ -114,7 +112,7 @@ def begin(
     queue = Queue(keys.reshape(shape), tokens, limits, jnp.isin(tokens, stop_tokens) | (limits <= 1))
     begun = Begun(written, queue, cache, prompt_mask, completion_start(prefix, prompt_mask), queue.ended)
 
-    width = shape[1] if slots is None else min(slots // rows, shape[1])
+    width = _width(slots, rows, shape[1])
     empty = jnp.zeros((rows, width), jnp.int32)
     per_head = (config.num_attention_layers, rows, width, config.num_kv_heads)
     past = Past(
@@ -124,16 +122,13 @@ def begin(
     )
     state = Slots(jnp.int32(0), empty[:, 0], empty + shape[1], empty, empty, empty.astype(bool), past)
     state = fill(state, queue, samples, cache.states)
-    for now, following in itertools.pairwise([*widths(width, max_new_tokens), 0]):
-        if now < width:
-            state = narrow(state, now)
-        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, following)
-        if 2 * following <= width:
-            break
+    for now, few in stages(width, max_new_tokens)[0]:
+        state = narrow(state, now)
+        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, few)
     return begun._replace(ended=state.ended(shape[1])), state
 
 
-@functools.partial(jax.jit, static_argnames=("config", "samples", "max_new_tokens"))
+@functools.partial(jax.jit, static_argnames=_STATIC)
 def finish(
     params: dict[str, Any],
     begun: Begun,
@@ -144,16 +139,22 @@ def finish(
     config: ModelConfig,
     samples: int,
     max_new_tokens: int,
+    rows: int = 1,
+    slots: int | None = None,
 ) -> Rollouts:
     """The rest of `sample`."""
     model = decoder(config, params)
-    _, *narrower = widths(state.running.shape[1], max_new_tokens)
-    for width, following in itertools.pairwise([*narrower, 0]):
-        state = narrow(state, width)
-        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, following)
+    width = _width(slots, rows, begun.ended.shape[1])
+    for now, few in stages(width, max_new_tokens)[1]:
+        state = narrow(state, now)
+        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, few)
     flat = {name: value.reshape(-1, samples, max_new_tokens) for name, value in begun.written.items()}
     stopped = jnp.any(jnp.isin(flat["tokens"], stop_tokens) & flat["mask"], -1)
     return Rollouts(**flat, truncated=~stopped)
+
+
+def _width(slots: int | None, rows: int, completions: int) -> int:
+    return completions if slots is None else min(slots // rows, completions)
 
 
 def _decode_until(

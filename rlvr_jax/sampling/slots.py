@@ -4,6 +4,7 @@ Every device share has S slots for its Q = N * G completions, which come in orde
 idles. When none waits any more, the slots are narrowed as completions end, so that no work is spent on empty ones.
 """
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -79,17 +80,25 @@ class Slots(NamedTuple):
         return Places(jax.vmap(each)(self.completion), self.completion)
 
 
-def widths(slots: int, max_new_tokens: int) -> tuple[int, ...]:
-    """Numbers of slots that decode one after the other, each compiled on its own.
+def stages(slots: int, max_new_tokens: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """(width, few) of what is decoded one after the other: `width` slots until none waits and at most `few` run.
 
-    Steps by a quarter to a third keep nine tenths of the work for tokens that are kept, at lengths of a long tail.
-    Short completions end too soon for that to be worth compiling.
+    In two parts: the second begins when half of the slots are empty. Each width is compiled on its own. They are powers
+    of two and what is between: with steps of a quarter to a third, nine tenths of the work is for tokens that are kept
+    when lengths have a long tail. Below 16 a step costs what its weights cost to read; completions below 32 tokens end
+    too soon to be worth the compilation.
     """
-    found = [slots]
-    while max_new_tokens >= 32 and found[-1] > 8:
-        power = 1 << (found[-1] - 1).bit_length() - 1
-        found.append(max(8, power if power * 3 // 2 >= found[-1] else power * 3 // 2))
-    return tuple(found)
+    widths = [slots]
+    while max_new_tokens >= 32 and widths[-1] > 16:
+        below = 1 << (widths[-1] - 1).bit_length() - 1
+        between = below * 3 // 2
+        widths.append(max(16, between if between < widths[-1] else below))
+    pairs = list(itertools.pairwise([*widths, 0]))
+    if max_new_tokens < 32:
+        return pairs, []
+    half = slots // 2
+    first = [(width, max(few, half)) for width, few in pairs if width > half]
+    return first, pairs[len(first) - (first[-1] != pairs[len(first) - 1]) :]
 
 
 def fill(slots: Slots, queue: Queue, samples: int, prompt_states: LayerState | None) -> Slots:
@@ -123,6 +132,8 @@ def fill(slots: Slots, queue: Queue, samples: int, prompt_states: LayerState | N
 
 def narrow(slots: Slots, width: int) -> Slots:
     """Keeps the running ones, which must be `width` at most, and some others up to that."""
+    if width == slots.running.shape[1]:
+        return slots
     kept = jnp.argsort(~slots.running, axis=-1, stable=True)[:, :width]
     of_layers = jax.vmap(pick, (0, None))
     return slots._replace(
