@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
+
+from rlvr_jax.cache import cache_folder
 from rlvr_jax.errors import UserError
 
 Arguments = TypeVar("Arguments")
@@ -19,6 +22,7 @@ _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main`. Exit status: its own, or 2 with one line on standard error for a UserError."""
     _use_huge_pages()
+    _keep_compiled_programs()
     try:
         sys.exit(main() or 0)
     except UserError as error:
@@ -37,6 +41,15 @@ def _use_huge_pages() -> None:
         if "[madvise]" in mode and "GLIBC_TUNABLES" not in os.environ:
             os.environ["GLIBC_TUNABLES"] = _HUGE_PAGES
             os.execv(sys.executable, sys.orig_argv)
+
+
+def _keep_compiled_programs() -> None:
+    """The second start of a command finds its programs compiled, unless JAX was told of a folder or to keep none.
+
+    JAX names a program by its operations, its own version and the machine, so a changed one is compiled anew.
+    """
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
 
 
 def parse(kind: type[Arguments], description: str) -> Arguments:

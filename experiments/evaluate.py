@@ -28,6 +28,7 @@ from rlvr_jax.evaluation import (
 )
 from rlvr_jax.models import load_params
 from rlvr_jax.reports import against_summary, against_table, evaluation_summary, evaluation_table, require_ks
+from rlvr_jax.sampling import checked_truncation
 from rlvr_jax.sharding import MeshShape
 from rlvr_jax.tasks import PromptFormat
 from rlvr_jax.training import TrainConfig, prepare, restore_policy, run_config
@@ -50,6 +51,12 @@ class Evaluate:
     """Of pass@k and maj@k; default: 1, 2, 4, ... up to the samples."""
     temperature: float = 1.0
     """0: greedy."""
+    top_k: int = 0
+    """Draw from the k likeliest tokens; 0: from all."""
+    top_p: float = 1.0
+    """Draw from the likeliest tokens that together have this probability; 1: from all."""
+    min_p: float = 0.0
+    """Draw from tokens with at least this share of the likeliest one's probability; 0: from all."""
     max_new_tokens: int | None = None
     max_prompt_tokens: int | None = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
@@ -70,6 +77,7 @@ class Evaluate:
 def main() -> None:
     arguments = parse(Evaluate, __doc__)
     require_ks(arguments.k, arguments.samples)
+    truncation = checked_truncation(arguments.top_k, arguments.top_p, arguments.min_p)
     if arguments.resume and arguments.output is None:
         raise UserError("resume is given without output: accepted is --output FOLDER with it")
     other = None if arguments.against is None else read_evaluation(arguments.against)
@@ -110,6 +118,7 @@ def main() -> None:
         "step": step,
         **{name: getattr(config, name) for name in shared if name != "max_new_tokens"},
         **asked,
+        **{name: getattr(arguments, name) for name in ("top_k", "top_p", "min_p")},
         "mesh": dict(mesh.shape),
     }
     folder = None
@@ -119,7 +128,12 @@ def main() -> None:
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("questions", total=asked["questions"])
         evaluation = evaluate(
-            setup.roller, params, **asked, folder=folder, progress=lambda done: progress.update(bar, completed=done)
+            setup.roller,
+            params,
+            **asked,
+            truncation=truncation,
+            folder=folder,
+            progress=lambda done: progress.update(bar, completed=done),
         )
     summary = evaluation_summary(evaluation, arguments.k)
     if other is not None:

@@ -1,7 +1,10 @@
 """Eight host devices, run-time type checks and a tiny model, for all tests."""
 
+import atexit
 import importlib.metadata
 import os
+import shutil
+import tempfile
 
 # Before jax is imported anywhere. Compiling is most of what tests spend; these make it five times faster. An XLA
 # that does not know a flag aborts, so the second is set only where it was tried.
@@ -10,6 +13,12 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Programs that several tests or processes compile are compiled once a session; the first to come here, pytest itself
+# before its workers, makes the folder and removes it.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp()
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 from jaxtyping import install_import_hook
 

@@ -9,6 +9,7 @@ from rlvr_jax.evaluation.buckets import length_buckets
 from rlvr_jax.evaluation.evaluation import Evaluation
 from rlvr_jax.evaluation.folder import EvaluationFolder, in_order
 from rlvr_jax.evaluation.rollout import Roller
+from rlvr_jax.sampling import Truncation
 from rlvr_jax.tasks import Row, Task
 
 EVALUATION_STEP = 2**31 - 1
@@ -38,6 +39,7 @@ def evaluate(
     max_new_tokens: int,
     temperature: float,
     batch: int,
+    truncation: Truncation | None = None,
     folder: EvaluationFolder | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -64,6 +66,7 @@ def evaluate(
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,
                 prompt_length=bucket.prompt_length,
+                truncation=truncation,
             )
             part = graded.completion_rows(len(chosen))
             if folder is not None:

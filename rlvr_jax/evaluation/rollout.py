@@ -14,7 +14,7 @@ from jaxtyping import Bool, PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import Model
 from rlvr_jax.records import Prompts, Rollouts
-from rlvr_jax.sampling import begin, finish
+from rlvr_jax.sampling import Truncation, begin, finish
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
 
@@ -92,6 +92,7 @@ class Roller:
         max_new_tokens: int,
         temperature: float,
         prompt_length: int | None = None,
+        truncation: Truncation | None = None,
     ) -> GradedRollouts:
         """Samples and verifies `samples` completions of each row; every `prompt_length` compiles anew.
 
@@ -120,9 +121,10 @@ class Roller:
             jnp.uint32(np.uint32(seed)),
             jnp.int32(step),
             temperature,
+            truncation=truncation,
             **shape,
         )
-        rollouts = finish(params, begun, state, self.stop_tokens, temperature, **shape)
+        rollouts = finish(params, begun, state, self.stop_tokens, temperature, truncation, **shape)
         # Keys and values of all slots: not needed any longer than the device takes.
         del state
         asked = [row for row in rows for _ in range(samples)]

@@ -9,8 +9,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from rlvr_jax.cache import cache_folder
 from rlvr_jax.errors import UserError
-from rlvr_jax.models.cache import cache_folder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rlvr_jax.cache import cache_folder
 from rlvr_jax.errors import UserError
-from rlvr_jax.models.cache import cache_folder
 from rlvr_jax.models.config import ModelConfig, config_from_hugging_face
 from rlvr_jax.models.weights import checkpoint_layout
 

@@ -4,21 +4,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rlvr_jax.models.tree import tempered
+from rlvr_jax.sampling.truncation import Truncation, truncate
 
 _BLOCK = 256
 
 
 def draw(
-    logits: Float[Array, "*#batch vocab"], uniforms: Float[Array, "*#batch"], temperature: Float[Array, ""]
+    logits: Float[Array, "*#batch vocab"],
+    uniforms: Float[Array, "*#batch"],
+    temperature: Float[Array, ""],
+    truncation: Truncation | None = None,
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch"], Float[Array, "*batch"]]:
-    """Token, its log-probability and the entropy (nats) of softmax(logits / temperature).
+    """Token, its log-probability and the entropy (nats) of softmax(logits / temperature), as far as not truncated.
 
     Logits of one distribution that several uniforms draw from need not be repeated: the batch axes broadcast.
-    Temperature 0 takes the most likely token, and reports both figures for the untempered policy.
+    Temperature 0 takes the most likely token, and reports both figures for the untempered policy, whole.
     `uniforms` are in [0, 1). The cumulative sum is taken in two levels, over blocks and then within
     one, which costs a tenth of Gumbel noise over the vocabulary and never returns a token of probability 0.
     """
     logits = tempered(logits, temperature)
+    if truncation is not None:
+        logits = jnp.where(temperature > 0, truncate(logits, truncation), logits)
     peak = logits.max(-1, keepdims=True)
     weights = jnp.exp(logits - peak)
     total = weights.sum(-1)

@@ -5,6 +5,7 @@ has ended can be judged while the second goes on.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from rlvr_jax.records import AnyArray, Prompts, Rollouts
 from rlvr_jax.sampling.categorical import draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
 from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, stages
+from rlvr_jax.sampling.truncation import Truncation
 
 _STATIC = ("config", "samples", "max_new_tokens", "rows", "slots")
 _FIELDS = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
@@ -51,6 +53,7 @@ def sample(
     step: Int[Array, ""],
     temperature: Float[Array, ""],
     limits: Int[AnyArray, "P G"] | None = None,
+    truncation: Truncation | None = None,
     *,
     config: ModelConfig,
     samples: int,
@@ -64,11 +67,12 @@ def sample(
     `noise`), so the same (seed, step, prompt id) always gives the same completions and two steps never
     share noise. `rows` is the number of device shares that P is split over, `slots` the number of completions that
     are decoded at a time, a multiple of `rows`, by default all: memory for keys and values grows with it, and the
-    tokens do not depend on it. A completion may have a limit of its own, from 1 to `max_new_tokens`.
+    tokens do not depend on it. A completion may have a limit of its own, from 1 to `max_new_tokens`; `truncation`
+    cuts the distribution that tokens are drawn from.
     """
     shape = {"config": config, "samples": samples, "max_new_tokens": max_new_tokens, "rows": rows, "slots": slots}
-    begun, state = begin(params, prefix, prompts, stop_tokens, seed, step, temperature, limits, **shape)
-    return finish(params, begun, state, stop_tokens, temperature, **shape)
+    begun, state = begin(params, prefix, prompts, stop_tokens, seed, step, temperature, limits, truncation, **shape)
+    return finish(params, begun, state, stop_tokens, temperature, truncation, **shape)
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC)
@@ -81,6 +85,7 @@ def begin(
     step: Int[Array, ""],
     temperature: Float[Array, ""],
     limits: Int[AnyArray, "P G"] | None = None,
+    truncation: Truncation | None = None,
     *,
     config: ModelConfig,
     samples: int,
@@ -100,7 +105,8 @@ def begin(
 
     logits, cache = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
     # One distribution for the whole group.
-    first = draw(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)), temperature)
+    draw_token = functools.partial(draw, temperature=temperature, truncation=truncation)
+    first = draw_token(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)))
     shape = (rows, keys.shape[1] * samples)
     values = dict(zip(_FIELDS, (first[0], jnp.ones(keys.shape, bool), *first[1:]), strict=True))
     written = {
@@ -124,7 +130,7 @@ def begin(
     state = fill(state, queue, samples, cache.states)
     for now, few in stages(width, max_new_tokens)[0]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, few)
+        begun, state = _decode_until(model, config, begun, state, draw_token, stop_tokens, samples, few)
     return begun._replace(ended=state.ended(shape[1])), state
 
 
@@ -135,6 +141,7 @@ def finish(
     state: Slots,
     stop_tokens: Int[AnyArray, " stops"],
     temperature: Float[Array, ""],
+    truncation: Truncation | None = None,
     *,
     config: ModelConfig,
     samples: int,
@@ -144,10 +151,11 @@ def finish(
 ) -> Rollouts:
     """The rest of `sample`."""
     model = decoder(config, params)
+    draw_token = functools.partial(draw, temperature=temperature, truncation=truncation)
     width = _width(slots, rows, begun.ended.shape[1])
     for now, few in stages(width, max_new_tokens)[1]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, config, begun, state, stop_tokens, temperature, samples, few)
+        begun, state = _decode_until(model, config, begun, state, draw_token, stop_tokens, samples, few)
     flat = {name: value.reshape(-1, samples, max_new_tokens) for name, value in begun.written.items()}
     stopped = jnp.any(jnp.isin(flat["tokens"], stop_tokens) & flat["mask"], -1)
     return Rollouts(**flat, truncated=~stopped)
@@ -162,8 +170,8 @@ def _decode_until(
     config: ModelConfig,
     begun: Begun,
     slots: Slots,
+    draw_token: Callable,
     stop_tokens: Int[AnyArray, " stops"],
-    temperature: Float[Array, ""],
     samples: int,
     few: int,
 ) -> tuple[Begun, Slots]:
@@ -180,7 +188,7 @@ def _decode_until(
         written, slots = carry
         logits, past = _decode(model, config, begun, slots, samples, all_at_once)
         uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
-        token, log_probability, entropy = draw(logits, uniforms, temperature)
+        token, log_probability, entropy = draw_token(logits, uniforms)
         running = slots.running
         # An empty slot writes nowhere.
         place = jnp.where(running, slots.completion, completions)

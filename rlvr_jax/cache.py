@@ -1,4 +1,4 @@
-"""Where downloaded and converted models are kept."""
+"""Where converted models and compiled programs are kept."""
 
 import os
 from pathlib import Path
