@@ -125,8 +125,9 @@ class Roller:
             **shape,
         )
         rollouts = finish(params, begun, state, self.stop_tokens, temperature, truncation, **shape)
-        # Keys and values of all slots: not needed any longer than the device takes.
-        del state
+        ended, early = begun.ended, begun.written
+        # Keys and values: not needed any longer than the device takes.
+        del begun, state
         asked = [row for row in rows for _ in range(samples)]
         judged: dict[int, tuple[str, Verdict]] = {}
 
@@ -137,7 +138,7 @@ class Roller:
             judged.update(zip(places, zip(texts, verdicts, strict=True), strict=True))
 
         # The device goes on with the others meanwhile.
-        judge(np.asarray(begun.ended), begun.written["tokens"], begun.written["mask"])
+        judge(np.asarray(ended), early["tokens"], early["mask"])
         mask = np.asarray(rollouts.mask)
         sampled = time.perf_counter()
         judge(np.ones(len(asked)), rollouts.tokens, rollouts.mask)

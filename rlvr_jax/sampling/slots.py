@@ -44,7 +44,7 @@ class Slots(NamedTuple):
     """What the decoding loop carries from token to token."""
 
     clock: Int[Array, ""]
-    """Tokens run so far by a slot that was never empty."""
+    """Steps so far; modulo T, where in the ring the next key goes."""
     waiting: Int[Array, " R"]
     """The first completion that has had no slot yet."""
     completion: Int[Array, "R S"]

@@ -45,6 +45,7 @@ def reference(model):
     ).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 def test_logits_against_transformers(model, params, reference):
     """Ten prompts in float32: within 1e-3, the most likely token equal everywhere."""
