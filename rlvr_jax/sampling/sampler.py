@@ -69,6 +69,7 @@ def sample(
     are decoded at a time, a multiple of `rows`, by default all: memory for keys and values grows with it, and the
     tokens do not depend on it. A completion may have a limit of its own, from 1 to `max_new_tokens`; `truncation`
     cuts the distribution that tokens are drawn from.
+    Raises ValueError for slots that are not a multiple of `rows`.
     """
     shape = {"config": config, "samples": samples, "max_new_tokens": max_new_tokens, "rows": rows, "slots": slots}
     begun, state = begin(params, prefix, prompts, stop_tokens, seed, step, temperature, limits, truncation, **shape)
@@ -162,6 +163,9 @@ def finish(
 
 
 def _width(slots: int | None, rows: int, completions: int) -> int:
+    """Slots of each share, of which no more than completions are of use."""
+    if slots is not None and (slots < rows or slots % rows):
+        raise ValueError(f"slots is {slots}, accepted is a multiple of rows ({rows})")
     return completions if slots is None else min(slots // rows, completions)
 
 

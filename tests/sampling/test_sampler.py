@@ -157,6 +157,12 @@ def test_tokens_do_not_depend_on_the_number_of_slots(params, prompts, changes, s
     np.testing.assert_array_equal((got.mask.sum(-1) < LIMITS) & ~ended, False)
 
 
+@pytest.mark.parametrize("slots", [0, 1, 6])
+def test_slots_that_the_shares_cannot_split_are_refused(params, prompts, slots):
+    with pytest.raises(ValueError, match=f"slots is {slots}, accepted is a multiple of rows"):
+        roll(params, prompts, slots=slots, rows=4)
+
+
 def test_two_steps_share_no_noise_and_one_step_repeats(params, prompts):
     first, again, second = (np.asarray(roll(params, prompts, step=step).tokens) for step in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
