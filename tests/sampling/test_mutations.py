@@ -1,0 +1,113 @@
+"""The sampler broken on purpose: each break is seen by the test of the invariant that it hurts."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import test_sampler
+from conftest import PREFIX
+
+from rlvr_jax.sampling import sampler, slots
+
+pytestmark = pytest.mark.slow
+
+
+def without_stop_tokens(rollouts):
+    """As samplers do that cut the end-of-sequence token off."""
+
+    def broken(**fields):
+        stops = jnp.isin(fields["tokens"], test_sampler.STOPS)
+        return rollouts(**{**fields, "mask": fields["mask"] & ~stops})
+
+    return broken
+
+
+def seeing_pads(run_tree):
+    """Prompts are run as if every pad were a token."""
+
+    def broken(model, config, tree):
+        return run_tree(model, config, tree._replace(prompt_mask=jnp.ones_like(tree.prompt_mask)))
+
+    return broken
+
+
+def counting_pads(completion_start):
+    return lambda prefix, mask: completion_start(prefix, jnp.ones_like(mask))
+
+
+def one_position_on(rotation):
+    return lambda config, positions: rotation(config, positions + 1)
+
+
+def the_same_every_step(sequence_keys):
+    return lambda seed, step, ids, samples: sequence_keys(seed, step * 0, ids, samples)
+
+
+def by_place_in_the_batch(sequence_keys):
+    return lambda seed, step, ids, samples: sequence_keys(seed, step, jnp.arange(len(ids), dtype=jnp.uint32), samples)
+
+
+def by_order_of_arrival(fill):
+    """A slot's next completion starts with the past of its last one."""
+
+    def broken(state, queue, samples, prompt_states):
+        filled = fill(state, queue, samples, prompt_states)
+        return filled._replace(length=jnp.where(filled.running, jnp.maximum(filled.length, state.length), 1))
+
+    return broken
+
+
+def seeing_one_token_less(earlier):
+    def broken(self):
+        return earlier(self._replace(length=self.length - 1))
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "breaks", "test"),
+    [
+        (sampler, "Rollouts", without_stop_tokens, "test_stop_token_is_kept_and_ends_the_completion"),
+        (sampler, "run_tree", seeing_pads, "test_rollouts_do_not_depend_on_the_batch_they_ran_in"),
+        (sampler, "completion_start", counting_pads, "test_rollouts_do_not_depend_on_the_batch_they_ran_in"),
+        (sampler, "rotation", one_position_on, "test_log_probabilities_are_the_trainers"),
+        (slots.Slots, "earlier", seeing_one_token_less, "test_log_probabilities_are_the_trainers"),
+        (sampler, "sequence_keys", the_same_every_step, "test_two_steps_share_no_noise_and_one_step_repeats"),
+        (sampler, "sequence_keys", by_place_in_the_batch, "test_rollouts_do_not_depend_on_the_batch_they_ran_in"),
+        (sampler, "fill", by_order_of_arrival, "test_tokens_do_not_depend_on_the_number_of_slots"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) and value not in (sampler, slots.Slots) else "",
+)
+def test_a_broken_sampler_fails(monkeypatch, params, prompts, where, name, breaks, test):
+    arguments = {
+        "test_log_probabilities_are_the_trainers": {"temperature": 1.0, "prefix": PREFIX},
+        "test_tokens_do_not_depend_on_the_number_of_slots": {"changes": {}, "slots": 5, "rows": 1},
+    }
+    run = getattr(test_sampler, test)
+    run(params, prompts, **arguments.get(test, {}))
+    # Programs of the whole sampler are in JAX's caches.
+    jax.clear_caches()
+    monkeypatch.setattr(where, name, breaks(getattr(where, name)))
+    try:
+        with pytest.raises(AssertionError):
+            run(params, prompts, **arguments.get(test, {}))
+    finally:
+        monkeypatch.undo()
+        jax.clear_caches()
+
+
+def test_a_setting_that_is_compiled_in_is_seen(monkeypatch, params, prompts):
+    """Invariant 8: were the temperature static, a new one would compile anew."""
+    static = jax.jit(
+        lambda params, prefix, prompts, stops, seed, step, temperature, *rest, **shape: sampler.sample(
+            params, prefix, prompts, stops, seed, step, jnp.float32(temperature), *rest, **shape
+        ),
+        static_argnames=("temperature", "config", "samples", "max_new_tokens", "rows", "slots"),
+    )
+
+    def broken(params, prefix, prompts, stops, seed, step, temperature, *rest, **shape):
+        return static(params, prefix, prompts, stops, seed, step, float(temperature), *rest, **shape)
+
+    broken._cache_size = static._cache_size
+    monkeypatch.setattr(test_sampler, "sample", broken)
+    with pytest.raises(AssertionError):
+        test_sampler.test_temperature_and_stops_do_not_recompile(params, prompts)
