@@ -76,7 +76,13 @@ def test_micro_batches_change_nothing(params, batch, micro_batches):
 
 
 @pytest.mark.parametrize(
-    "shape", [MeshShape(data=8), MeshShape(data=1, fsdp=8), MeshShape(data=2, fsdp=2, tensor=2)], ids=str
+    "shape",
+    [
+        pytest.param(MeshShape(data=8), marks=pytest.mark.slow),
+        pytest.param(MeshShape(data=1, fsdp=8), marks=pytest.mark.slow),
+        MeshShape(data=2, fsdp=2, tensor=2),
+    ],
+    ids=str,
 )
 def test_the_same_update_on_every_mesh(params, batch, one_device, shape):
     """One device against eight: gradient within 1e-5, parameters after the step within 1e-6, in relative norm."""
