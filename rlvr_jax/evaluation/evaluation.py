@@ -48,11 +48,18 @@ class Evaluation:
         def array(name: str, dtype: type) -> np.ndarray:
             return np.array([[row[name] for row in group] for group in groups], dtype)
 
+        def score(row: Mapping[str, Any], name: str) -> bool:
+            # A verifier that ran out of time read nothing.
+            return False if row.get(name) is None and row.get("outcome") == "timed-out" else row[name]
+
         scores = sorted(name.removeprefix("correct_") for name in columns if name.startswith("correct_"))
         answers = [name for name in (REWARD, *scores) if column("answer", name) in columns]
         return cls(
             rewards=array("correct", np.float32),
-            scores={name: array(column("correct", name), np.float32) for name in scores},
+            scores={
+                name: np.array([[score(row, column("correct", name)) for row in group] for group in groups], np.float32)
+                for name in scores
+            },
             # A verdict without an answer, as of a verifier that ran out of time, has none.
             answers={
                 name: [[row.get(column("answer", name)) for row in group] for group in groups] for name in answers

@@ -107,6 +107,17 @@ def test_no_strict_answer_or_no_such_reading_has_no_trailing_text(evaluation):
     assert "trailing_text" not in evaluation_summary(without)
 
 
+def test_a_verdict_that_timed_out_is_right_in_no_reading():
+    rows = rows_of(ANSWERS, GOLDS, lambda answer: answer)
+    late = {name: value for name, value in rows[1].items() if name not in ("correct_strict", "answer_strict")}
+    late |= {"correct": False, "outcome": "timed-out"}
+    assert rows[1]["correct_strict"]
+    found = Evaluation.from_rows([rows[0], late, *rows[2:]], 16)
+    assert found.scores["strict"][0, :3].tolist() == [1, 0, 0]
+    with pytest.raises(KeyError, match="correct_strict"):
+        Evaluation.from_rows([rows[0], late | {"outcome": "wrong"}, *rows[2:]], 16)
+
+
 def test_equal_lengths_at_the_limit_have_finite_bounds():
     rows = [{**row, "tokens": 16} for row in rows_of(ANSWERS, GOLDS)]
     mean, low, high = Evaluation.from_rows(rows, 16).length
