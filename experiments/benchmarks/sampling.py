@@ -17,6 +17,7 @@ from rich.table import Table
 
 from experiments.benchmarks.step import matrix_product_gflops
 from experiments.command import print_json
+from rlvr_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +37,22 @@ class SamplingBenchmark:
     repeats: int = 5
     """Timed after a first call that compiles; the median counts."""
     transformers: bool = True
-    """Time transformers too, where torch is installed."""
+    """Time transformers too, which needs torch."""
     transformers_floor: float = 4.0
     """Times transformers' tokens per second."""
     json: bool = False
     """Print all figures as one JSON object on the last line."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"prompts": 1, "samples": 1, "shortest_prompt": 1, "max_length": 2, "repeats": 1}.items():
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}, accepted is {least} or more")
+        if self.longest_prompt < self.shortest_prompt:
+            raise UserError(f"longest_prompt is {self.longest_prompt}, accepted is {self.shortest_prompt} or more")
+        if not 1 <= self.mean_length <= self.max_length:
+            raise UserError(f"mean_length is {self.mean_length}, accepted is from 1 to {self.max_length}")
+        if self.slots is not None and self.slots < 1:
+            raise UserError(f"slots is {self.slots}, accepted is 1 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +147,11 @@ class Ours:
         np.testing.assert_array_equal(np.asarray(mask).sum(-1), lengths)
         return ended - started
 
-    def gflops_when_full(self, steps: int = 16) -> tuple[float, float]:
+    def gflops_when_full(self) -> tuple[float, float]:
         """Rate of decoding with all slots full, and of this machine's matrix product right after."""
         import jax
 
+        steps = min(16, self.arguments.max_length - 1)
         config, one = self.model.config, np.ones_like(self.work.lengths)
         taken = min(self.seconds(one * (steps + 1)) for _ in range(2)) - min(self.seconds(one) for _ in range(2))
         weights = sum(x.size for x in jax.tree.leaves(self.params))
@@ -215,7 +228,9 @@ def _gflops_when_full() -> tuple[float, float]:
 def benchmark_sampling(arguments: SamplingBenchmark) -> int:
     """Prints the table; 1 when a floor is missed."""
     sides: dict[str, type] = {"rlvr_jax": Ours}
-    if arguments.transformers and importlib.util.find_spec("torch"):
+    if arguments.transformers:
+        if importlib.util.find_spec("torch") is None:
+            raise UserError("transformers' generate needs torch: pip install torch, or give --no-transformers")
         sides["transformers"] = Transformers
     spawn = multiprocessing.get_context("spawn")
     pools = {name: concurrent.futures.ProcessPoolExecutor(1, spawn) for name in sides}

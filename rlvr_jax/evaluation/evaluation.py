@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation.rollout import REWARD, column
 from rlvr_jax.starvation import Interval, maj_at_k, mean_interval, pass_at_k, share_interval
 
@@ -40,7 +41,10 @@ class Evaluation:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], max_new_tokens: int) -> "Evaluation":
-        """From completion rows (`GradedRollouts.completion_rows`), each question's samples together and in order."""
+        """From completion rows (`GradedRollouts.completion_rows`), each question's samples together and in order.
+
+        Raises UserError where a verdict lacks a reading that others have.
+        """
         samples = 1 + max(row["sample"] for row in rows)
         groups = [rows[start : start + samples] for start in range(0, len(rows), samples)]
         columns = {name for row in rows for name in row}
@@ -49,8 +53,13 @@ class Evaluation:
             return np.array([[row[name] for row in group] for group in groups], dtype)
 
         def score(row: Mapping[str, Any], name: str) -> bool:
+            value = row.get(name)
             # A verifier that ran out of time read nothing.
-            return False if row.get(name) is None and row.get("outcome") == "timed-out" else row[name]
+            if value is None and row.get("outcome") != "timed-out":
+                raise UserError(
+                    f"question {row['question_id']} has no {name}, others have: accepted are verdicts of one verifier"
+                )
+            return bool(value)
 
         scores = sorted(name.removeprefix("correct_") for name in columns if name.startswith("correct_"))
         answers = [name for name in (REWARD, *scores) if column("answer", name) in columns]

@@ -97,8 +97,13 @@ def stages(slots: int, max_new_tokens: int) -> tuple[list[tuple[int, int]], list
     if max_new_tokens < 32:
         return pairs, []
     half = slots // 2
-    first = [(width, max(few, half)) for width, few in pairs if width > half]
-    return first, pairs[len(first) - (first[-1] != pairs[len(first) - 1]) :]
+    parts = sum(width > half for width in widths)
+    first, second = pairs[:parts], pairs[parts:]
+    width, few = first[-1]
+    if few < half:
+        # Half are empty before it is time to narrow: the second part goes on at the same width.
+        first[-1], second = (width, half), [(width, few), *second]
+    return first, second
 
 
 def fill(slots: Slots, queue: Queue, samples: int, prompt_states: LayerState | None) -> Slots:

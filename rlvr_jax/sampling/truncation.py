@@ -27,7 +27,7 @@ class Truncation(NamedTuple):
 def checked_truncation(top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Truncation | None:
     """Of numbers that a user gave; None where they leave all tokens. Raises UserError for what does not fit."""
     for name, value, fits, accepted in (
-        ("top_k", top_k, top_k >= 0, "0 (all) or more"),
+        ("top_k", top_k, 0 <= top_k < 2**31, "from 0 (all) to 2**31 - 1"),
         ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1 (all)"),
         ("min_p", min_p, 0 <= min_p <= 1, "from 0 (all) to 1"),
     ):

@@ -114,7 +114,7 @@ def test_a_verdict_that_timed_out_is_right_in_no_reading():
     assert rows[1]["correct_strict"]
     found = Evaluation.from_rows([rows[0], late, *rows[2:]], 16)
     assert found.scores["strict"][0, :3].tolist() == [1, 0, 0]
-    with pytest.raises(KeyError, match="correct_strict"):
+    with pytest.raises(UserError, match="question 0 has no correct_strict, others have"):
         Evaluation.from_rows([rows[0], late | {"outcome": "wrong"}, *rows[2:]], 16)
 
 

@@ -108,7 +108,8 @@ def test_numbers_of_a_user():
     assert checked_truncation() is None
     assert checked_truncation(top_k=4).top_k == 4
     for numbers, message in (
-        ({"top_k": -1}, "top_k is -1, accepted is 0"),
+        ({"top_k": -1}, "top_k is -1, accepted is from 0"),
+        ({"top_k": 2**31}, "top_k is 2147483648, accepted is from 0"),
         ({"top_p": 0.0}, "top_p is 0.0, accepted is above 0 and at most 1"),
         ({"min_p": 1.5}, "min_p is 1.5, accepted is from 0"),
         ({"top_p": float("nan")}, "top_p is nan"),
