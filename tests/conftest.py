@@ -39,7 +39,7 @@ from experiments.command import run
 from rlvr_jax.models import DeltaConfig, Model, ModelConfig, abstract_params, init_params, open_model
 from rlvr_jax.objectives import OBJECTIVES
 from rlvr_jax.records import Prompts
-from rlvr_jax.sampling import sample
+from rlvr_jax.sampling import Request, SamplingSettings, sample
 from rlvr_jax.sharding import MeshShape, make_mesh
 from rlvr_jax.training import make_batch
 
@@ -131,18 +131,9 @@ def tiny_model(tmp_path_factory) -> Model:
 
 def sampled_batch(params, prompts):
     """Four samples of each prompt under TINY, with random rewards and the Sign advantage, on the host."""
-    rollouts = sample(
-        params,
-        PREFIX,
-        prompts,
-        np.array([7, 11, 40], np.int32),
-        jnp.uint32(0),
-        jnp.int32(0),
-        jnp.float32(1.0),
-        config=TINY,
-        samples=4,
-        max_new_tokens=6,
-    )
+    stops = np.array([7, 11, 40], np.int32)
+    request = Request(PREFIX, prompts, stops, jnp.uint32(0), jnp.int32(0), jnp.float32(1.0))
+    rollouts = sample(params, request, settings=SamplingSettings(TINY, samples=4, max_new_tokens=6))
     rewards = jax.random.bernoulli(jax.random.key(3), 0.4, (8, 4)).astype(jnp.float32)
     return jax.device_get(make_batch(prompts, rollouts, rewards, None, None, objective=OBJECTIVES["sign"])[0])
 

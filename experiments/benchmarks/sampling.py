@@ -112,11 +112,15 @@ class Ours:
 
         from rlvr_jax.models import load_params, open_model
         from rlvr_jax.records import Prompts
+        from rlvr_jax.sampling import SamplingSettings
         from rlvr_jax.sharding import MeshShape, make_mesh
 
         self.arguments, self.model = arguments, open_model(arguments.model)
         self.params = load_params(self.model.folder, self.model.config, make_mesh(MeshShape(), jax.devices()[:1]))
         self.work = make_work(arguments, self.model.config.vocab_size)
+        self.settings = SamplingSettings(
+            self.model.config, arguments.samples, arguments.max_length, slots=arguments.slots
+        )
         self.prompts = Prompts(self.work.tokens, self.work.mask, np.arange(arguments.prompts, dtype=np.uint32))
 
     def seconds(self, lengths: np.ndarray | None = None) -> float:
@@ -124,24 +128,15 @@ class Ours:
         import jax
         import jax.numpy as jnp
 
-        from rlvr_jax.sampling import sample
+        from rlvr_jax.sampling import Request, sample
 
         lengths = self.work.lengths if lengths is None else lengths
-        started = time.perf_counter()
-        rollouts = sample(
-            self.params,
-            np.zeros(0, np.int32),
-            self.prompts,
-            np.array([-1], np.int32),
-            jnp.uint32(0),
-            jnp.int32(0),
-            jnp.float32(1.0),
-            lengths,
-            config=self.model.config,
-            samples=self.arguments.samples,
-            max_new_tokens=self.arguments.max_length,
-            slots=self.arguments.slots,
+        nothing, no_stops = np.zeros(0, np.int32), np.array([-1], np.int32)
+        request = Request(
+            nothing, self.prompts, no_stops, jnp.uint32(0), jnp.int32(0), jnp.float32(1.0), limits=lengths
         )
+        started = time.perf_counter()
+        rollouts = sample(self.params, request, settings=self.settings)
         mask = jax.block_until_ready(rollouts.mask)
         ended = time.perf_counter()
         np.testing.assert_array_equal(np.asarray(mask).sum(-1), lengths)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import Model
 from rlvr_jax.records import Prompts, Rollouts
-from rlvr_jax.sampling import Truncation, begin, finish
+from rlvr_jax.sampling import Request, SamplingSettings, Truncation, begin, finish
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
 
@@ -105,26 +105,18 @@ class Roller:
             )
         started = time.perf_counter()
         prompts = jax.device_put(self.encoder.encode(rows, prompt_length), named_sharding(self.mesh, ("batch",)))
-        temperature = jnp.float32(temperature)
-        shape = {
-            "config": self.model.config,
-            "samples": samples,
-            "max_new_tokens": max_new_tokens,
-            "rows": shards,
-            "slots": self.slots,
-        }
-        begun, state = begin(
-            params,
+        settings = SamplingSettings(self.model.config, samples, max_new_tokens, shards, self.slots)
+        request = Request(
             self.prefix,
             prompts,
             self.stop_tokens,
             jnp.uint32(np.uint32(seed)),
             jnp.int32(step),
-            temperature,
+            jnp.float32(temperature),
             truncation=truncation,
-            **shape,
         )
-        rollouts = finish(params, begun, state, self.stop_tokens, temperature, truncation, **shape)
+        begun, state = begin(params, request, settings=settings)
+        rollouts = finish(params, request, begun, state, settings=settings)
         ended, early = begun.ended, begun.written
         # Keys and values: not needed any longer than the device takes.
         del begun, state

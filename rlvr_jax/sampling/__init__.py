@@ -1,6 +1,6 @@
 """The jitted sampler, its slots, its addressed noise and its truncations."""
 
-from rlvr_jax.sampling.sampler import begin, finish, sample
+from rlvr_jax.sampling.sampler import Request, SamplingSettings, begin, finish, sample
 from rlvr_jax.sampling.truncation import Truncation, checked_truncation
 
-__all__ = ["Truncation", "begin", "checked_truncation", "finish", "sample"]
+__all__ = ["Request", "SamplingSettings", "Truncation", "begin", "checked_truncation", "finish", "sample"]

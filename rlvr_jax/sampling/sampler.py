@@ -4,14 +4,15 @@
 has ended can be judged while the second goes on.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
+from rlvr_jax.errors import UserError
 from rlvr_jax.models.attention import Source, attend, pick
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, PerKind, decoder
@@ -25,8 +26,53 @@ from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
 from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, stages
 from rlvr_jax.sampling.truncation import Truncation
 
-_STATIC = ("config", "samples", "max_new_tokens", "rows", "slots")
 _FIELDS = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSettings:
+    """What is compiled into a sampler. Raises UserError for slots that the shares cannot split."""
+
+    model: ModelConfig
+    samples: int
+    """G, of each prompt."""
+    max_new_tokens: int
+    rows: int = 1
+    """Device shares that P is split over."""
+    slots: int | None = None
+    """Completions that are decoded at a time, a multiple of `rows`, by default all. Memory for keys and values grows
+    with it; the tokens do not depend on it."""
+
+    def __post_init__(self) -> None:
+        if self.slots is not None and (self.slots < 1 or self.slots % self.rows):
+            raise UserError(f"slots is {self.slots}, accepted is a multiple of data x fsdp ({self.rows})")
+
+    def width(self, completions: int) -> int:
+        """Slots of each share, of which no more than its completions are of use."""
+        return completions if self.slots is None else min(self.slots // self.rows, completions)
+
+
+class Request(NamedTuple):
+    """What may change from one sampling to the next without a new compilation, for equal shapes."""
+
+    prefix: Int[AnyArray, " Tq"]
+    prompts: Prompts
+    stop_tokens: Int[AnyArray, " stops"]
+    seed: UInt32[Array, ""]
+    step: Int[Array, ""]
+    temperature: Float[Array, ""]
+    limits: Int[AnyArray, "P G"] | None = None
+    """Of the length of each completion, from 1; `max_new_tokens` is one for all."""
+    truncation: Truncation | None = None
+    """Of the distribution that tokens are drawn from."""
+
+    def draw(self, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
+        """As `categorical.draw`."""
+        return draw(logits, uniforms, self.temperature, self.truncation)
+
+    def stops(self, tokens: Array) -> Array:
+        """Which tokens end a completion."""
+        return jnp.isin(tokens, self.stop_tokens)
 
 
 class Begun(NamedTuple):
@@ -43,60 +89,24 @@ class Begun(NamedTuple):
     """Which completions are whole."""
 
 
-@functools.partial(jax.jit, static_argnames=_STATIC)
-def sample(
-    params: dict[str, Any],
-    prefix: Int[AnyArray, " Tq"],
-    prompts: Prompts,
-    stop_tokens: Int[AnyArray, " stops"],
-    seed: UInt32[Array, ""],
-    step: Int[Array, ""],
-    temperature: Float[Array, ""],
-    limits: Int[AnyArray, "P G"] | None = None,
-    truncation: Truncation | None = None,
-    *,
-    config: ModelConfig,
-    samples: int,
-    max_new_tokens: int,
-    rows: int = 1,
-    slots: int | None = None,
-) -> Rollouts:
-    """G = `samples` completions of each prompt, each up to and including its first stop token.
+@functools.partial(jax.jit, static_argnames="settings")
+def sample(params: dict[str, Any], request: Request, *, settings: SamplingSettings) -> Rollouts:
+    """G completions of each prompt, each up to and including its first stop token.
 
     Prefix and prompts are computed once and their keys and values shared, not copied. The noise is addressed (see
-    `noise`), so the same (seed, step, prompt id) always gives the same completions and two steps never
-    share noise. `rows` is the number of device shares that P is split over, `slots` the number of completions that
-    are decoded at a time, a multiple of `rows`, by default all: memory for keys and values grows with it, and the
-    tokens do not depend on it. A completion may have a limit of its own, from 1 to `max_new_tokens`; `truncation`
-    cuts the distribution that tokens are drawn from.
-    Raises ValueError for slots that are not a multiple of `rows`.
+    `noise`), so the same (seed, step, prompt id) always gives the same completions and two steps never share noise.
     """
-    shape = {"config": config, "samples": samples, "max_new_tokens": max_new_tokens, "rows": rows, "slots": slots}
-    begun, state = begin(params, prefix, prompts, stop_tokens, seed, step, temperature, limits, truncation, **shape)
-    return finish(params, begun, state, stop_tokens, temperature, truncation, **shape)
+    begun, state = begin(params, request, settings=settings)
+    return finish(params, request, begun, state, settings=settings)
 
 
-@functools.partial(jax.jit, static_argnames=_STATIC)
-def begin(
-    params: dict[str, Any],
-    prefix: Int[AnyArray, " Tq"],
-    prompts: Prompts,
-    stop_tokens: Int[AnyArray, " stops"],
-    seed: UInt32[Array, ""],
-    step: Int[Array, ""],
-    temperature: Float[Array, ""],
-    limits: Int[AnyArray, "P G"] | None = None,
-    truncation: Truncation | None = None,
-    *,
-    config: ModelConfig,
-    samples: int,
-    max_new_tokens: int,
-    rows: int = 1,
-    slots: int | None = None,
-) -> tuple[Begun, Slots]:
+@functools.partial(jax.jit, static_argnames="settings")
+def begin(params: dict[str, Any], request: Request, *, settings: SamplingSettings) -> tuple[Begun, Slots]:
     """`sample` until no completion waits, and at most as many run as half of the slots can hold."""
+    prefix, prompts, rows, samples = request.prefix, request.prompts, settings.rows, settings.samples
+    config, max_new_tokens = settings.model, settings.max_new_tokens
     model = decoder(config, params)
-    keys = as_rows(sequence_keys(seed, step, prompts.ids, samples), rows)
+    keys = as_rows(sequence_keys(request.seed, request.step, prompts.ids, samples), rows)
     prompt_tokens, prompt_mask = as_rows(prompts.tokens, rows), as_rows(prompts.mask, rows)
 
     def prefill(tokens: Array, mask: Array) -> tuple[Array, Cache]:
@@ -106,20 +116,21 @@ def begin(
 
     logits, cache = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
     # One distribution for the whole group.
-    draw_token = functools.partial(draw, temperature=temperature, truncation=truncation)
-    first = draw_token(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)))
+    first = request.draw(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)))
     shape = (rows, keys.shape[1] * samples)
     values = dict(zip(_FIELDS, (first[0], jnp.ones(keys.shape, bool), *first[1:]), strict=True))
     written = {
         name: jnp.zeros((*shape, max_new_tokens), dtype).at[..., 0].set(values[name].reshape(shape))
         for name, dtype in _FIELDS.items()
     }
-    limits = jnp.full(shape, max_new_tokens) if limits is None else jnp.asarray(limits).reshape(shape)
+    limits = jnp.full(shape, max_new_tokens)
+    if request.limits is not None:
+        limits = jnp.minimum(limits, jnp.asarray(request.limits).reshape(shape))
     tokens = values["tokens"].reshape(shape)
-    queue = Queue(keys.reshape(shape), tokens, limits, jnp.isin(tokens, stop_tokens) | (limits <= 1))
+    queue = Queue(keys.reshape(shape), tokens, limits, request.stops(tokens) | (limits <= 1))
     begun = Begun(written, queue, cache, prompt_mask, completion_start(prefix, prompt_mask), queue.ended)
 
-    width = _width(slots, rows, shape[1])
+    width = settings.width(shape[1])
     empty = jnp.zeros((rows, width), jnp.int32)
     per_head = (config.num_attention_layers, rows, width, config.num_kv_heads)
     past = Past(
@@ -131,58 +142,31 @@ def begin(
     state = fill(state, queue, samples, cache.states)
     for now, few in stages(width, max_new_tokens)[0]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, config, begun, state, draw_token, stop_tokens, samples, few)
+        begun, state = _decode_until(model, request, settings, begun, state, few)
     return begun._replace(ended=state.ended(shape[1])), state
 
 
-@functools.partial(jax.jit, static_argnames=_STATIC)
+@functools.partial(jax.jit, static_argnames="settings")
 def finish(
-    params: dict[str, Any],
-    begun: Begun,
-    state: Slots,
-    stop_tokens: Int[AnyArray, " stops"],
-    temperature: Float[Array, ""],
-    truncation: Truncation | None = None,
-    *,
-    config: ModelConfig,
-    samples: int,
-    max_new_tokens: int,
-    rows: int = 1,
-    slots: int | None = None,
+    params: dict[str, Any], request: Request, begun: Begun, state: Slots, *, settings: SamplingSettings
 ) -> Rollouts:
     """The rest of `sample`."""
-    model = decoder(config, params)
-    draw_token = functools.partial(draw, temperature=temperature, truncation=truncation)
-    width = _width(slots, rows, begun.ended.shape[1])
-    for now, few in stages(width, max_new_tokens)[1]:
+    model = decoder(settings.model, params)
+    width = settings.width(begun.ended.shape[1])
+    for now, few in stages(width, settings.max_new_tokens)[1]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, config, begun, state, draw_token, stop_tokens, samples, few)
-    flat = {name: value.reshape(-1, samples, max_new_tokens) for name, value in begun.written.items()}
-    stopped = jnp.any(jnp.isin(flat["tokens"], stop_tokens) & flat["mask"], -1)
+        begun, state = _decode_until(model, request, settings, begun, state, few)
+    flat = {name: value.reshape(-1, settings.samples, settings.max_new_tokens) for name, value in begun.written.items()}
+    stopped = jnp.any(request.stops(flat["tokens"]) & flat["mask"], -1)
     return Rollouts(**flat, truncated=~stopped)
 
 
-def _width(slots: int | None, rows: int, completions: int) -> int:
-    """Slots of each share, of which no more than completions are of use."""
-    if slots is not None and (slots < rows or slots % rows):
-        raise ValueError(f"slots is {slots}, accepted is a multiple of rows ({rows})")
-    return completions if slots is None else min(slots // rows, completions)
-
-
 def _decode_until(
-    model: Decoder,
-    config: ModelConfig,
-    begun: Begun,
-    slots: Slots,
-    draw_token: Callable,
-    stop_tokens: Int[AnyArray, " stops"],
-    samples: int,
-    few: int,
+    model: Decoder, request: Request, settings: SamplingSettings, begun: Begun, slots: Slots, few: int
 ) -> tuple[Begun, Slots]:
     """Decodes until no completion waits and at most `few` run on any share."""
     queue, width = begun.queue, slots.running.shape[1]
     completions = queue.limits.shape[1]
-    all_at_once = width == completions
 
     def unfinished(carry: tuple[dict, Slots]) -> Bool[Array, ""]:
         slots = carry[1]
@@ -190,9 +174,9 @@ def _decode_until(
 
     def step(carry: tuple[dict, Slots]) -> tuple[dict, Slots]:
         written, slots = carry
-        logits, past = _decode(model, config, begun, slots, samples, all_at_once)
+        logits, past = _decode(model, settings, begun, slots)
         uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
-        token, log_probability, entropy = draw_token(logits, uniforms)
+        token, log_probability, entropy = request.draw(logits, uniforms)
         running = slots.running
         # An empty slot writes nowhere.
         place = jnp.where(running, slots.completion, completions)
@@ -203,10 +187,10 @@ def _decode_until(
 
         written = {name: jax.vmap(put)(written[name], place, slots.length, values[name]) for name in _FIELDS}
         length = slots.length + 1
-        ended = jnp.isin(token, stop_tokens) | (length >= pick(queue.limits, slots.completion))
+        ended = request.stops(token) | (length >= pick(queue.limits, slots.completion))
         slots = slots._replace(clock=slots.clock + 1, length=length, token=token, running=running & ~ended, past=past)
-        if not all_at_once:
-            slots = fill(slots, queue, samples, begun.cache.states)
+        if width < completions:
+            slots = fill(slots, queue, settings.samples, begun.cache.states)
         return written, slots
 
     written, slots = jax.lax.while_loop(unfinished, step, (begun.written, slots))
@@ -214,16 +198,14 @@ def _decode_until(
 
 
 def _decode(
-    model: Decoder, config: ModelConfig, begun: Begun, slots: Slots, samples: int, all_at_once: bool
+    model: Decoder, settings: SamplingSettings, begun: Begun, slots: Slots
 ) -> tuple[Float[Array, "R S vocab"], Past]:
-    """The last token of every slot's completion: the logits of the next one and the grown past.
-
-    With `all_at_once` slot i holds completion i.
-    """
-    shape = slots.token.shape
+    """The last token of every slot's completion: the logits of the next one and the grown past."""
+    config, shape, completions = settings.model, slots.token.shape, begun.queue.limits.shape[1]
     cache, past = begun.cache, slots.past
-    prompts = jnp.minimum(slots.completion, begun.queue.limits.shape[1] - 1) // samples
-    places = None if all_at_once else slots.places(begun.queue.limits.shape[1])
+    prompts = jnp.minimum(slots.completion, completions - 1) // settings.samples
+    # With as many slots as completions, each is in its own place from beginning to end.
+    places = None if shape[1] == completions else slots.places(completions)
     seen = pick(begun.prompt_mask, prompts)[:, :, None]
     earlier = slots.earlier()[:, :, None]
 

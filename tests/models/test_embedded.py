@@ -13,7 +13,7 @@ from experiments import check_port
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import load_params, open_model
 from rlvr_jax.models.embedded import embedded_gguf
-from rlvr_jax.sampling import sample
+from rlvr_jax.sampling import Request, SamplingSettings, sample
 from rlvr_jax.tasks import PromptEncoder, make_task
 
 NAME = "smollm2-135m-instruct"
@@ -92,18 +92,16 @@ def test_a_real_model_answers(model, params):
     task = make_task("arithmetic")
     rows = [task.row("held_out", i) for i in range(16)]
     encoder = PromptEncoder(task, model.tokenizer, rows)
-    rollouts = sample(
-        params,
+    request = Request(
         encoder.prefix,
         encoder.encode(rows),
         encoder.stop_tokens(model.eos_token_ids),
         jnp.uint32(0),
         jnp.int32(0),
         jnp.float32(0.0),
-        config=model.config,
-        samples=1,
-        max_new_tokens=task.max_new_tokens,
     )
+    settings = SamplingSettings(model.config, samples=1, max_new_tokens=task.max_new_tokens)
+    rollouts = sample(params, request, settings=settings)
     texts = [
         model.tokenizer.decode(np.asarray(t)[np.asarray(m)])
         for t, m in zip(rollouts.tokens[:, 0], rollouts.mask[:, 0], strict=True)

@@ -97,15 +97,14 @@ def test_a_broken_sampler_fails(monkeypatch, params, prompts, where, name, break
 
 def test_a_setting_that_is_compiled_in_is_seen(monkeypatch, params, prompts):
     """Invariant 8: were the temperature static, a new one would compile anew."""
-    static = jax.jit(
-        lambda params, prefix, prompts, stops, seed, step, temperature, *rest, **shape: sampler.sample(
-            params, prefix, prompts, stops, seed, step, jnp.float32(temperature), *rest, **shape
-        ),
-        static_argnames=("temperature", "config", "samples", "max_new_tokens", "rows", "slots"),
-    )
 
-    def broken(params, prefix, prompts, stops, seed, step, temperature, *rest, **shape):
-        return static(params, prefix, prompts, stops, seed, step, float(temperature), *rest, **shape)
+    def compiled_in(params, request, temperature, settings):
+        return sampler.sample(params, request._replace(temperature=jnp.float32(temperature)), settings=settings)
+
+    static = jax.jit(compiled_in, static_argnames=("temperature", "settings"))
+
+    def broken(params, request, *, settings):
+        return static(params, request._replace(temperature=None), float(request.temperature), settings)
 
     broken._cache_size = static._cache_size
     monkeypatch.setattr(test_sampler, "sample", broken)

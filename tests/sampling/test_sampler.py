@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from conftest import HYBRID, PREFIX, TINY, random_params
 
+from rlvr_jax.errors import UserError
 from rlvr_jax.models import param_shardings, token_log_probabilities
 from rlvr_jax.records import Prompts
-from rlvr_jax.sampling import sample
+from rlvr_jax.sampling import Request, SamplingSettings, sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 
 STOPS = np.array([7, 11, 40], np.int32)
@@ -32,21 +33,8 @@ def roll(
     slots=None,
     limits=None,
 ):
-    return sample(
-        params,
-        prefix,
-        prompts,
-        stops,
-        jnp.uint32(seed),
-        jnp.int32(step),
-        jnp.float32(temperature),
-        limits,
-        config=config,
-        samples=samples,
-        max_new_tokens=length,
-        rows=rows,
-        slots=slots,
-    )
+    request = Request(prefix, prompts, stops, jnp.uint32(seed), jnp.int32(step), jnp.float32(temperature), limits)
+    return sample(params, request, settings=SamplingSettings(config, samples, length, rows, slots))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -159,7 +147,7 @@ def test_tokens_do_not_depend_on_the_number_of_slots(params, prompts, changes, s
 
 @pytest.mark.parametrize("slots", [0, 1, 6])
 def test_slots_that_the_shares_cannot_split_are_refused(params, prompts, slots):
-    with pytest.raises(ValueError, match=f"slots is {slots}, accepted is a multiple of rows"):
+    with pytest.raises(UserError, match=f"slots is {slots}, accepted is a multiple of data x fsdp"):
         roll(params, prompts, slots=slots, rows=4)
 
 
