@@ -8,7 +8,8 @@ see `Meeting`.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -67,6 +68,18 @@ def _bias(size: int, axis: str) -> nnx.Param:
     return nnx.Param(jnp.zeros(size, jnp.float32), logical_axes=(axis,))
 
 
+def _fused(module: nnx.Module, names: Sequence[str], groups: int) -> nnx.Param:
+    """Takes the weights of these names out of the module: one after the other, group by group of their outputs.
+
+    Whatever splits the weights over devices splits their groups, and so leaves each group whole.
+    """
+    by_group = [part.reshape(groups, -1, *part.shape[1:]) for part in (getattr(module, name)[...] for name in names)]
+    for name in names:
+        delattr(module, name)
+    joined = jnp.concatenate(by_group, 1)
+    return nnx.Param(joined.reshape(-1, *joined.shape[2:]))
+
+
 def _linear(x: Tokens, weight: nnx.Param) -> Array:
     return linear(x, weight[...])
 
@@ -92,7 +105,7 @@ class Attention(nnx.Module):
         width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         # A head's gate is projected right behind its query, as checkpoints have it.
         query_width = 2 * width if config.output_gate else width
-        self.head_dim, self.output_gate = config.head_dim, config.output_gate
+        self.head_dim, self.kv_heads, self.output_gate = config.head_dim, config.num_kv_heads, config.output_gate
         self.query = _weight(rngs, (query_width, config.hidden_size), ("heads", "embed"))
         self.key = _weight(rngs, (kv_width, config.hidden_size), ("kv_heads", "embed"))
         self.value = _weight(rngs, (kv_width, config.hidden_size), ("kv_heads", "embed"))
@@ -106,26 +119,40 @@ class Attention(nnx.Module):
             norm = functools.partial(RMSNorm, config.head_dim, config.rms_norm_eps, "head_dim")
             self.query_norm, self.key_norm = norm(config.zero_centred_norms), norm(config.zero_centred_norms)
 
-    def __call__(self, x: Tokens, rotation: Rotation, attend: Callable) -> tuple[Tokens, Any]:
-        def project(x: Tokens, name: str) -> Float[Array, "tokens width"]:
+    def fuse(self) -> None:
+        """Makes one product of the three that read the same tokens; for decoding."""
+        names = ("query", "key", "value")
+        self.all = _fused(self, names, self.kv_heads)
+        if hasattr(self, "query_bias"):
+            self.all_bias = _fused(self, [f"{name}_bias" for name in names], self.kv_heads)
+
+    def _heads(self, x: Tokens) -> tuple[Array, Array, Array]:
+        """Queries (each with its gate, if there are gates), keys and values `[tokens, heads, size]`."""
+
+        def project(name: str) -> Float[Array, "tokens width"]:
             bias = getattr(self, f"{name}_bias", None)
             product = _linear(x, getattr(self, name))
             return product if bias is None else product + bias[...]
 
-        def heads(name: str, size: int) -> Float[Array, "tokens heads size"]:
-            return project(x, name).reshape(x.shape[0], -1, size)
-
-        keys, values = heads("key", self.head_dim), heads("value", self.head_dim)
-        if self.output_gate:
-            queries, gate = jnp.split(heads("query", 2 * self.head_dim), 2, -1)
+        if hasattr(self, "all"):
+            together, size = project("all").reshape(len(x), self.kv_heads, -1), self.head_dim
+            parts = (together[..., : -2 * size], together[..., -2 * size : -size], together[..., -size:])
         else:
-            queries, gate = heads("query", self.head_dim), None
+            parts = (project("query"), project("key"), project("value"))
+        sizes = (self.head_dim * (2 if self.output_gate else 1), self.head_dim, self.head_dim)
+        queries, keys, values = (part.reshape(len(x), -1, size) for part, size in zip(parts, sizes, strict=True))
+        return queries, keys, values
+
+    def __call__(self, x: Tokens, rotation: Rotation, attend: Callable) -> tuple[Tokens, Any]:
+        queries, keys, values = self._heads(x)
+        queries, gate = jnp.split(queries, 2, -1) if self.output_gate else (queries, None)
         if hasattr(self, "query_norm"):
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         context, output = attend(rotate(queries, rotation), rotate(keys, rotation), values)
         if gate is not None:
             context *= jax.nn.sigmoid(gate).reshape(context.shape)
-        return project(context, "output"), output
+        context = _linear(context, self.output)
+        return (context + self.output_bias[...] if hasattr(self, "output_bias") else context), output
 
 
 class GatedDeltaNet(nnx.Module):
@@ -172,9 +199,19 @@ class MLP(nnx.Module):
         self.gate = _weight(rngs, (config.intermediate_size, config.hidden_size), ("mlp", "embed"))
         self.up = _weight(rngs, (config.intermediate_size, config.hidden_size), ("mlp", "embed"))
         self.down = _weight(rngs, (config.hidden_size, config.intermediate_size), ("embed", "mlp"))
+        self.groups = math.gcd(config.intermediate_size, config.num_kv_heads)
+
+    def fuse(self) -> None:
+        """Makes one product of the two that read the same tokens; for decoding."""
+        self.gate_up = _fused(self, ("gate", "up"), self.groups)
 
     def __call__(self, x: Tokens) -> Tokens:
-        return _linear(swiglu(_linear(x, self.gate), _linear(x, self.up)), self.down)
+        if hasattr(self, "gate_up"):
+            together = _linear(x, self.gate_up).reshape(len(x), self.groups, 2, -1)
+            gate, up = (together[:, :, i].reshape(len(x), -1) for i in (0, 1))
+        else:
+            gate, up = _linear(x, self.gate), _linear(x, self.up)
+        return _linear(swiglu(gate, up), self.down)
 
 
 class Layer(nnx.Module):
@@ -186,6 +223,12 @@ class Layer(nnx.Module):
         self.attention = mixer(config, rngs)
         self.mlp_norm = norm(zero_centred=config.zero_centred_norms)
         self.mlp = MLP(config, rngs)
+
+    def fuse(self) -> None:
+        """Fewer and larger products with the same result; for decoding."""
+        for part in (self.attention, self.mlp):
+            if hasattr(part, "fuse"):
+                part.fuse()
 
     def __call__(self, x: Tokens, rotation: Rotation, meet: Callable) -> tuple[Tokens, Any]:
         context, output = self.attention(self.attention_norm(x), rotation, meet)

@@ -16,6 +16,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.models.attention import Source, attend, pick
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, PerKind, decoder
+from rlvr_jax.models.decoding import layers_apart, run_layers_apart, unstacked
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, mix
 from rlvr_jax.models.linear import linear
 from rlvr_jax.models.rotary import rotation
@@ -81,7 +82,8 @@ class Begun(NamedTuple):
     written: dict[str, Shaped[Array, "R Q T"]]
     """The per-token fields of `Rollouts`."""
     queue: Queue
-    cache: Cache
+    cache: PerKind
+    """Of prefix and prompts: lists over the layers of either kind."""
     prompt_mask: Bool[Array, "R N Tp"]
     start: Int[Array, "R N"]
     """Position of each prompt's first completion token."""
@@ -114,7 +116,12 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
         hidden, _, cache = run_tree(model, config, Tree(prefix, tokens, mask, no_completions))
         return _logits(model, last_token(hidden, mask)), cache
 
-    logits, cache = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
+    logits, stacked = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
+    layers = layers_apart(model)
+    cache = PerKind(
+        unstacked((stacked.prefix, stacked.prompts), len(layers.attention)),
+        unstacked(stacked.states, len(layers.delta)),
+    )
     # One distribution for the whole group.
     first = request.draw(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)))
     shape = (rows, keys.shape[1] * samples)
@@ -132,17 +139,17 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
 
     width = settings.width(shape[1])
     empty = jnp.zeros((rows, width), jnp.int32)
-    per_head = (config.num_attention_layers, rows, width, config.num_kv_heads)
+    per_head, dtype = (rows, width, config.num_kv_heads), config.compute_dtype
     past = Past(
-        jnp.zeros((*per_head, config.head_dim, max_new_tokens), config.compute_dtype),
-        jnp.zeros((*per_head, max_new_tokens, config.head_dim), config.compute_dtype),
-        jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], width, *x.shape[3:]), x.dtype), cache.states),
+        [jnp.zeros((*per_head, config.head_dim, max_new_tokens), dtype) for _ in cache.attention],
+        [jnp.zeros((*per_head, max_new_tokens, config.head_dim), dtype) for _ in cache.attention],
+        jax.tree.map(lambda x: jnp.zeros((rows, width, *x.shape[2:]), x.dtype), cache.delta),
     )
     state = Slots(jnp.int32(0), empty[:, 0], empty + shape[1], empty, empty, empty.astype(bool), past)
-    state = fill(state, queue, samples, cache.states)
+    state = fill(state, queue, samples, cache.delta)
     for now, few in stages(width, max_new_tokens)[0]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, request, settings, begun, state, few)
+        begun, state = _decode_until(model, layers, request, settings, begun, state, few)
     return begun._replace(ended=state.ended(shape[1])), state
 
 
@@ -152,17 +159,18 @@ def finish(
 ) -> Rollouts:
     """The rest of `sample`."""
     model = decoder(settings.model, params)
+    layers = layers_apart(model)
     width = settings.width(begun.ended.shape[1])
     for now, few in stages(width, settings.max_new_tokens)[1]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, request, settings, begun, state, few)
+        begun, state = _decode_until(model, layers, request, settings, begun, state, few)
     flat = {name: value.reshape(-1, settings.samples, settings.max_new_tokens) for name, value in begun.written.items()}
     stopped = jnp.any(request.stops(flat["tokens"]) & flat["mask"], -1)
     return Rollouts(**flat, truncated=~stopped)
 
 
 def _decode_until(
-    model: Decoder, request: Request, settings: SamplingSettings, begun: Begun, slots: Slots, few: int
+    model: Decoder, layers: PerKind, request: Request, settings: SamplingSettings, begun: Begun, slots: Slots, few: int
 ) -> tuple[Begun, Slots]:
     """Decodes until no completion waits and at most `few` run on any share."""
     queue, width = begun.queue, slots.running.shape[1]
@@ -174,7 +182,7 @@ def _decode_until(
 
     def step(carry: tuple[dict, Slots]) -> tuple[dict, Slots]:
         written, slots = carry
-        logits, past = _decode(model, settings, begun, slots)
+        logits, past = _decode(model, layers, settings, begun, slots)
         uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
         token, log_probability, entropy = request.draw(logits, uniforms)
         running = slots.running
@@ -190,7 +198,7 @@ def _decode_until(
         ended = request.stops(token) | (length >= pick(queue.limits, slots.completion))
         slots = slots._replace(clock=slots.clock + 1, length=length, token=token, running=running & ~ended, past=past)
         if width < completions:
-            slots = fill(slots, queue, settings.samples, begun.cache.states)
+            slots = fill(slots, queue, settings.samples, begun.cache.delta)
         return written, slots
 
     written, slots = jax.lax.while_loop(unfinished, step, (begun.written, slots))
@@ -198,7 +206,7 @@ def _decode_until(
 
 
 def _decode(
-    model: Decoder, settings: SamplingSettings, begun: Begun, slots: Slots
+    model: Decoder, layers: PerKind, settings: SamplingSettings, begun: Begun, slots: Slots
 ) -> tuple[Float[Array, "R S vocab"], Past]:
     """The last token of every slot's completion: the logits of the next one and the grown past."""
     config, shape, completions = settings.model, slots.token.shape, begun.queue.limits.shape[1]
@@ -210,7 +218,7 @@ def _decode(
     earlier = slots.earlier()[:, :, None]
 
     def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
-        prefix, prompts, *own = layer
+        (prefix, prompts), *own = layer
         queries, keys, values = (x.reshape(*shape, *x.shape[1:]) for x in (queries, keys, values))
         sources = [
             Source(*prefix),
@@ -227,15 +235,19 @@ def _decode(
         return mixed.reshape(-1, *mixed.shape[-2:]), state
 
     x = model.embed(slots.token.reshape(-1))
-    per_layer = PerKind((cache.prefix, cache.prompts, past.keys, past.values), past.states)
+    per_layer = PerKind(list(zip(cache.attention, past.keys, past.values, strict=True)), past.states)
     positions = pick(begun.start, prompts) + slots.length - 1
     turned = rotation(config, positions.reshape(-1))
-    hidden, latest = model.run_layers(x, turned, Meeting(attend_token, mix_token), per_layer)
-    # The layers only read keys and values; what they add is written once, in place, after the last.
-    keys, values = latest.attention
-    place = slots.clock % past.keys.shape[-1]
-    grown = Past(_write(past.keys, keys, place, -1), _write(past.values, values, place, -2), latest.delta)
-    return _logits(model, hidden).reshape(*shape, -1), grown
+    x, latest = run_layers_apart(layers, x, turned, Meeting(attend_token, mix_token), per_layer)
+    # The layers only read keys and values; what they add is written in place, after the last.
+    place = slots.clock % past.keys[0].shape[-1]
+    keys, values = zip(*latest.attention, strict=True)
+    grown = Past(
+        [_write(old, new, place, -1) for old, new in zip(past.keys, keys, strict=True)],
+        [_write(old, new, place, -2) for old, new in zip(past.values, values, strict=True)],
+        latest.delta,
+    )
+    return _logits(model, model.norm(x)).reshape(*shape, -1), grown
 
 
 def _write(array: Array, piece: Array, index: Int[Array, ""], axis: int) -> Array:

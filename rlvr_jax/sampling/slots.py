@@ -31,13 +31,14 @@ class Queue(NamedTuple):
 class Past(NamedTuple):
     """What the next token needs of the completions so far.
 
-    Keys and values go to one place of a ring, the same for all slots, so that they are written at once.
+    Keys and values go to one place of a ring, the same for all slots, so that they are written at once. Every layer
+    has arrays of its own: one that the loop changes is then never copied.
     """
 
-    keys: Float[Array, "layers R S K head_dim T"]
-    values: Float[Array, "layers R S K T head_dim"]
-    states: LayerState | None
-    """`[layers, R, S, ...]` of the Gated DeltaNet layers, if there are any."""
+    keys: list[Float[Array, "R S K head_dim T"]]
+    values: list[Float[Array, "R S K T head_dim"]]
+    states: list[LayerState]
+    """`[R, S, ...]` of the Gated DeltaNet layers, if there are any."""
 
 
 class Slots(NamedTuple):
@@ -58,7 +59,7 @@ class Slots(NamedTuple):
 
     def earlier(self) -> Bool[Array, "R S T"]:
         """Where in the ring the completion's tokens before its last one are."""
-        size = self.past.keys.shape[-1]
+        size = self.past.keys[0].shape[-1]
         age = (self.clock - 1 - jnp.arange(size)) % size
         return age < (self.length - 1)[..., None]
 
@@ -106,21 +107,21 @@ def stages(slots: int, max_new_tokens: int) -> tuple[list[tuple[int, int]], list
     return first, second
 
 
-def fill(slots: Slots, queue: Queue, samples: int, prompt_states: LayerState | None) -> Slots:
+def fill(slots: Slots, queue: Queue, samples: int, prompt_states: list[LayerState]) -> Slots:
     """Gives every slot whose completion has ended to the next that waits."""
     completions = queue.limits.shape[1]
     turn = slots.waiting[:, None] + jnp.cumsum(~slots.running, -1) - 1
     starting = ~slots.running & (turn < completions)
     completion = jnp.where(starting, turn, slots.completion)
     states = slots.past.states
-    if states is not None:
+    if states:
         prompts = jnp.minimum(completion, completions - 1) // samples
         fresh = starting.any()
 
-        def restart(states: LayerState) -> LayerState:
+        def restart(states: list[LayerState]) -> list[LayerState]:
             def each(old: Array, of_prompts: Array) -> Array:
-                new = jax.vmap(pick, (0, None))(of_prompts, prompts)
-                return jnp.where(starting.reshape(*starting.shape, *[1] * (old.ndim - 3)), new, old)
+                new = pick(of_prompts, prompts)
+                return jnp.where(starting.reshape(*starting.shape, *[1] * (old.ndim - 2)), new, old)
 
             return jax.tree.map(each, states, prompt_states)
 
@@ -140,8 +141,7 @@ def narrow(slots: Slots, width: int) -> Slots:
     if width == slots.running.shape[1]:
         return slots
     kept = jnp.argsort(~slots.running, axis=-1, stable=True)[:, :width]
-    of_layers = jax.vmap(pick, (0, None))
     return slots._replace(
         **{name: pick(getattr(slots, name), kept) for name in ("completion", "length", "token", "running")},
-        past=jax.tree.map(lambda x: of_layers(x, kept), slots.past),
+        past=jax.tree.map(lambda x: pick(x, kept), slots.past),
     )
