@@ -18,6 +18,7 @@ from rlvr_jax.models.attention import Source, attend_causally
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, Params, Remat, decoder
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, initial_state, mix
+from rlvr_jax.models.packing import pack, unpack
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.records import AnyArray, Prompts
 from rlvr_jax.sharding import RULES
@@ -33,6 +34,8 @@ class Tree(NamedTuple):
     segments: Int[Array, "N G T"] | None = None
     """Where a completion's line holds several, one after the other: numbers that change from one to the next. A token
     sees its own alone; pads are one as well. `None`: one completion in each line."""
+    real: Bool[Array, "N G T"] | None = None
+    """Which completion tokens count, at the beginning of each line, where the others need not be run."""
 
 
 class Cache(NamedTuple):
@@ -64,11 +67,18 @@ def last_token(x: Shaped[Array, "N Tp ..."], mask: Bool[Array, "N Tp"]) -> Shape
 
 
 def run_tree(
-    model: Decoder, config: ModelConfig, tree: Tree, *, remat: Remat = "none", mesh: Mesh | None = None
+    model: Decoder,
+    config: ModelConfig,
+    tree: Tree,
+    *,
+    remat: Remat = "none",
+    mesh: Mesh | None = None,
+    packed: int | None = None,
 ) -> tuple[Float[Array, "N Tp hidden"], Float[Array, "N G T hidden"], Cache]:
     """Hidden states of one row's prompts and completions, each of which predicts the next token, and the cache.
 
-    With the `mesh` that it runs on, long queries take a fused kernel where there is one.
+    With the `mesh` that it runs on, long queries take a fused kernel where there is one. With `packed`, only so many
+    completion tokens are run, among them the `tree.real` ones; what is returned at the others is zero.
     Raises ValueError for packed completions of prompts under Gated DeltaNet layers: a state cannot fork within a line.
     """
     shapes = (tree.prefix.shape, tree.prompts.shape, tree.completions.shape)
@@ -90,8 +100,19 @@ def run_tree(
     )
     prompt_sees = _causal(shapes[1][-1]) & tree.prompt_mask[:, None, :]
 
+    def flat(parts: tuple[AnyArray, ...], trailing: int = 0) -> Array:
+        return _flat(
+            parts if packed is None else (*parts[:2], pack(jnp.asarray(parts[2]), tree.real, packed)), trailing
+        )
+
+    def split(x: Array) -> tuple[Array, ...]:
+        if packed is None:
+            return _split(x, shapes)
+        *parts, completions = _split(x, (*shapes[:2], (packed,)))
+        return *parts, unpack(completions, tree.real)
+
     def attend_tree(_: None, queries: Array, keys: Array, values: Array) -> tuple[Array, Any]:
-        queries, keys, values = (_split(x, shapes) for x in (queries, keys, values))
+        queries, keys, values = (split(x) for x in (queries, keys, values))
         by_head = [(jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)) for k, v in zip(keys, values, strict=True)]
         prefix, prompt, own = (Source(*pair) for pair in by_head)
         contexts = (
@@ -108,23 +129,23 @@ def run_tree(
                 mesh if tree.segments is None else None,
             ),
         )
-        return _flat(contexts, 1), ((prefix.keys, prefix.values), (prompt.keys, prompt.values))
+        return flat(contexts, 1), ((prefix.keys, prefix.values), (prompt.keys, prompt.values))
 
     def mix_tree(_: None, weights: Weights, projected: Projected) -> tuple[Array, LayerState]:
         key_heads = config.delta.key_heads
-        split = (_split(x, shapes) for x in projected)
-        prefix, prompts, completions = (Projected(*parts) for parts in zip(*split, strict=True))
+        parts = (split(x) for x in projected)
+        prefix, prompts, completions = (Projected(*part) for part in zip(*parts, strict=True))
         state = initial_state(weights, key_heads)
         of_prefix, state = mix(weights, prefix, state, key_heads=key_heads)
         of_prompts, state = mix(weights, prompts, state, tree.prompt_mask, key_heads=key_heads)
         forked = jax.tree.map(lambda x: x[:, None], state)
         of_completions, _ = mix(weights, completions, forked, None, starts, key_heads=key_heads)
-        return _flat((of_prefix, of_prompts, of_completions), 2), state
+        return flat((of_prefix, of_prompts, of_completions), 2), state
 
-    x = model.embed(_flat((tree.prefix, tree.prompts, tree.completions)))
+    x = model.embed(flat((tree.prefix, tree.prompts, tree.completions)))
     meeting = Meeting(attend_tree, mix_tree)
-    hidden, outputs = model.run_layers(x, rotation(config, _flat(positions)), meeting, remat=remat)
-    _, prompt_hidden, completion_hidden = _split(hidden, shapes)
+    hidden, outputs = model.run_layers(x, rotation(config, flat(positions)), meeting, remat=remat)
+    _, prompt_hidden, completion_hidden = split(hidden)
     return prompt_hidden, completion_hidden, Cache(*outputs.attention, outputs.delta)
 
 
@@ -140,29 +161,37 @@ def token_log_probabilities(
     remat: Remat = "none",
     chunk: int = 512,
     mesh: Mesh | None = None,
+    mask: Bool[AnyArray, "P G T"] | None = None,
+    packed: int | None = None,
 ) -> Float[Array, "P G T"]:
     """Log-probability of each completion token given all before it, under softmax(logits / temperature).
 
     Temperature 0 (greedy sampling) is read as 1: the untempered policy. `rows` must divide P. At most `chunk`
     tokens' logits exist at a time, in either direction. `mesh` is as in `run_tree`; the rows are then split over its
-    batch axes, whose size must divide them.
+    batch axes, whose size must divide them. With `packed` only the completion tokens of `mask` are run, at most so many
+    in each row, and others are given 0; each completion has at least one.
     """
     samples, length = completions.shape[1:]
     model = decoder(config, params)
+    mask = jnp.ones(completions.shape, bool) if mask is None else mask
 
-    def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array) -> Float[Array, "N G T"]:
+    def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array, mask: Array) -> Float[Array, "N G T"]:
         # The last token of a completion predicts nothing that is asked for, so it is not run.
-        tree = Tree(prefix, prompt_tokens, prompt_mask, completions[..., :-1])
-        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat, mesh=mesh)
+        tree = Tree(prefix, prompt_tokens, prompt_mask, completions[..., :-1], real=mask[..., 1:])
+        fewer = None if packed is None else packed - mask[..., 0].size
+        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat, mesh=mesh, packed=fewer)
         last = last_token(prompt_hidden, prompt_mask)
         first = jnp.broadcast_to(last[:, None, None], (last.shape[0], samples, 1, last.shape[-1]))
         hidden = jnp.concatenate([first, hidden], 2)
-        flat = chunked_log_probabilities(
-            hidden.reshape(-1, hidden.shape[-1]), model.unembedding, completions.reshape(-1), temperature, chunk
-        )
-        return flat.reshape(completions.shape)
 
-    split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions))
+        def of(hidden: Array, targets: Array) -> Float[Array, " tokens"]:
+            return chunked_log_probabilities(hidden, model.unembedding, targets, temperature, chunk)
+
+        if packed is None:
+            return of(hidden.reshape(-1, hidden.shape[-1]), completions.reshape(-1)).reshape(completions.shape)
+        return unpack(of(pack(hidden, mask, packed), pack(completions, mask, packed)), mask)
+
+    split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions, mask))
     batch_axes = None if mesh is None else RULES["batch"]
     return jax.vmap(one_row, spmd_axis_name=batch_axes)(*split).reshape(-1, samples, length)
 

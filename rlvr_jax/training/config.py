@@ -68,6 +68,9 @@ class TrainConfig:
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
     micro_batches: int = 1
     """Pieces in which a batch goes through the model, for memory; the update is the same."""
+    packing: int | None = None
+    """Sizes that are compiled for the completions of a micro-batch, in equal steps up to padded; of these the smallest
+    is run that holds all real tokens. 1: always padded. Default: 4, and 1 for completions under 32 tokens."""
     remat: Remat = "none"
     """What each layer keeps for its backward pass: all (none is recomputed), products with weights (dots), or its input
     alone (full)."""
@@ -140,7 +143,7 @@ class TrainConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number in [0, 1)")
-        for name in ("max_new_tokens", "max_prompt_tokens", "slots"):
+        for name in ("max_new_tokens", "max_prompt_tokens", "slots", "packing"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is 1 or more")
         try:

@@ -112,6 +112,7 @@ def train(
     folder = RunFolder(config, resume=resume)
     model, mesh, roller = setup.model, setup.mesh, setup.roller
     objective = config.resolved_objective
+    max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
     settings = UpdateSettings(
         model.config,
         objective.loss,
@@ -120,8 +121,8 @@ def train(
         remat=config.remat,
         lora=config.lora,
         fused_attention=config.fused_attention,
+        packing=config.packing or (4 if max_new_tokens >= 32 else 1),
     )
-    max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
     evaluation_settings = {
         "questions": config.evaluation_questions,
         "samples": config.evaluation_samples,

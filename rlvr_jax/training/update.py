@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from rlvr_jax.models import LoraSettings, ModelConfig, Remat, token_log_probabilities
+from rlvr_jax.models.tree import as_rows
 from rlvr_jax.objectives import Loss, kl
 from rlvr_jax.objectives.losses import aggregate, weighted_mean
 from rlvr_jax.records import AnyArray, Batch
@@ -30,6 +32,9 @@ class UpdateSettings:
     remat: Remat = "none"
     lora: LoraSettings | None = None
     fused_attention: bool = True
+    packing: int = 1
+    """Sizes that are compiled for the completions of a micro-batch, up to padded; of these the smallest is run that
+    holds all tokens. 1: padded always."""
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "mesh"), donate_argnames="state")
@@ -84,14 +89,15 @@ def loss_and_gradients(
         mesh=mesh if settings.fused_attention else None,
     )
 
-    def piece_loss(params: PyTree, piece: Batch) -> tuple[Array, Metrics]:
+    def piece_loss(params: PyTree, piece: Batch, packed: int | None) -> tuple[Array, Metrics]:
         rollouts = piece.rollouts
+        of = functools.partial(log_probabilities_of, mask=rollouts.mask, packed=packed)
         policy = policy_params(params, reference, settings.lora)
-        log_probabilities = log_probabilities_of(policy, prefix, piece.prompts, rollouts.tokens, temperature)
+        log_probabilities = of(policy, prefix, piece.prompts, rollouts.tokens, temperature)
         reference_log_probabilities = None
         if settings.loss.kl_in_loss:
             reference_log_probabilities = jax.lax.stop_gradient(
-                log_probabilities_of(reference, prefix, piece.prompts, rollouts.tokens, temperature)
+                of(reference, prefix, piece.prompts, rollouts.tokens, temperature)
             )
         total, _ = settings.loss(
             log_probabilities,
@@ -104,7 +110,17 @@ def loss_and_gradients(
         sums = _token_sums(log_probabilities, reference_log_probabilities, piece, settings.loss)
         return weighted_mean(total, weight), sums
 
-    gradient_of = jax.value_and_grad(piece_loss, has_aux=True)
+    def gradient_of(params: PyTree, piece: Batch) -> tuple[tuple[Array, Metrics], PyTree]:
+        sizes = _packed_sizes(piece.rollouts.mask.shape, rows, settings.packing)
+        # The gradient is taken inside the branches: else what a backward pass needs would be kept for every size.
+        branches = [
+            jax.value_and_grad(functools.partial(piece_loss, packed=size), has_aux=True) for size in (*sizes, None)
+        ]
+        if not sizes:
+            return branches[0](params, piece)
+        most = as_rows(piece.rollouts.mask, rows).sum((1, 2, 3)).max()
+        return jax.lax.switch((most > jnp.array(sizes)).sum(), branches, params, piece)
+
     if settings.micro_batches == 1:
         (loss, sums), gradients = gradient_of(params, batch)
     else:
@@ -159,6 +175,13 @@ def _token_sums(
         "difference": jnp.abs(difference).sum(),
         "max": jnp.abs(difference).max(),
     }
+
+
+def _packed_sizes(shape: tuple[int, ...], rows: int, levels: int) -> list[int]:
+    """Tokens of a row that packed forms have, in steps of equal size, the padded form left out."""
+    completions, tokens = math.prod(shape[:2]) // rows, math.prod(shape) // rows
+    sizes = {math.ceil(tokens * i / levels) for i in range(1, levels)}
+    return sorted(size for size in sizes if completions < size < tokens)
 
 
 def _micro_batches(x: Array, rows: int, pieces: int) -> Array:

@@ -64,10 +64,10 @@ def test_loss_and_gradient_by_hand(params, batch, aggregation):
     assert float(metrics["sampler_difference_max"]) < 1e-4
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4, 8])
-def test_micro_batches_change_nothing(params, batch, micro_batches):
+@pytest.mark.parametrize(("micro_batches", "packing"), [(1, 4), (2, 3), (8, 1)])
+def test_micro_batches_and_packing_change_nothing(params, batch, micro_batches, packing):
     expected = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=SETTINGS, rows=1)
-    settings = dataclasses.replace(SETTINGS, micro_batches=micro_batches, remat="full")
+    settings = dataclasses.replace(SETTINGS, micro_batches=micro_batches, remat="full", packing=packing)
     got = loss_and_gradients(params, batch, PREFIX, ONE, None, settings=settings, rows=1)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
     assert relative(got[2], expected[2]) < 1e-5
