@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.evaluation import Evaluation, Roller, evaluate
+from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
 from rlvr_jax.models import Model, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
@@ -156,22 +156,25 @@ def train(
                 mean, low, high = result.accuracy
                 progress.say(f"held-out accuracy {mean:.3f} [{low:.3f}, {high:.3f}] after step {step}")
 
+            def dispatch(step: int) -> Pending:
+                # Joined weights are bound to no name, so that they are gone when the update needs the memory.
+                return roller.dispatch(
+                    policy_params(state.params, reference, config.lora),
+                    next(batches),
+                    seed=config.seed,
+                    step=step,
+                    samples=config.samples_per_prompt,
+                    max_new_tokens=max_new_tokens,
+                    temperature=config.temperature,
+                )
+
             if done == 0:
                 evaluate_at(0, before)
             for step in range(done + 1, config.steps + 1):
                 started, compiled = time.perf_counter(), compilations()
-                # Joined weights are bound to no name, so that they are gone when the update needs the memory.
                 collected = collect(
-                    functools.partial(
-                        roller,
-                        policy_params(state.params, reference, config.lora),
-                        seed=config.seed,
-                        step=step,
-                        samples=config.samples_per_prompt,
-                        max_new_tokens=max_new_tokens,
-                        temperature=config.temperature,
-                    ),
-                    batches,
+                    dispatch(step),
+                    functools.partial(dispatch, step),
                     prompts=config.prompts_per_step,
                     rollouts=config.rollouts_per_step,
                     mesh=mesh,
