@@ -66,6 +66,10 @@ class TrainConfig:
     (DAPO's dynamic sampling)."""
     updates_per_rollout: int = 1
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
+    importance_cap: float | None = None
+    """Truncated importance sampling: each token's policy loss is multiplied by min(pi_trainer / pi_sampler,
+    importance_cap), for a sampler that differs by staleness or in precision; the surrogate's ratio is then to the
+    trainer's policy before its first update on the batch. 2 is usual; default: no correction."""
     micro_batches: int = 1
     """Pieces in which a batch goes through the model, for memory; the update is the same."""
     remat: Remat = "none"
@@ -137,6 +141,8 @@ class TrainConfig:
         for name in ("learning_rate", "temperature", "max_gradient_norm"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number above 0")
+        if self.importance_cap is not None and not self.importance_cap > 0:
+            raise UserError(f"importance_cap is {self.importance_cap}, accepted is a number above 0")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number in [0, 1)")
@@ -167,6 +173,7 @@ class TrainConfig:
             surrogate=surrogate,
             aggregation=self.aggregation or objective.loss.aggregation,
             kl=KL(self.kl_coefficient, self.kl_estimator, self.kl_where),
+            importance_cap=self.importance_cap or objective.loss.importance_cap,
         )
         overlong = objective.overlong
         if self.overlong_cache:

@@ -183,14 +183,24 @@ def train(
                 prompts, rollouts = graded.prompts, graded.rollouts
                 updating = time.perf_counter()
                 rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
+                log_probabilities_under = functools.partial(
+                    policy_log_probabilities,
+                    prompts=prompts,
+                    tokens=rollouts.tokens,
+                    prefix=roller.prefix,
+                    temperature=temperature,
+                    settings=settings,
+                    mesh=mesh,
+                )
                 reference_log_probabilities = None
                 if objective.loss.kl_in_reward:
-                    reference_log_probabilities = policy_log_probabilities(
-                        reference, prompts, rollouts.tokens, roller.prefix, temperature, settings=settings, mesh=mesh
-                    )
+                    reference_log_probabilities = log_probabilities_under(reference)
                 batch, memory = make_batch(
                     prompts, rollouts, rewards, reference_log_probabilities, state.objective, objective=objective
                 )
+                if objective.loss.importance_cap and config.updates_per_rollout > 1:
+                    old = log_probabilities_under(policy_params(state.params, reference, config.lora))
+                    batch = dataclasses.replace(batch, old_log_probabilities=old)
                 state = dataclasses.replace(state, objective=memory)
                 for _ in range(config.updates_per_rollout):
                     state, metrics = update(
