@@ -66,6 +66,10 @@ class TrainConfig:
     (DAPO's dynamic sampling)."""
     updates_per_rollout: int = 1
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
+    staleness: Literal[0, 1] = 0
+    """1: completions are sampled from the policy before the last update, while those of the step before are verified.
+    The step after a checkpoint, or after a shorter run's last, has staleness 0: a resumed run has no older policy.
+    Needs importance_cap or a surrogate with a ratio."""
     importance_cap: float | None = None
     """Truncated importance sampling: each token's policy loss is multiplied by min(pi_trainer / pi_sampler,
     importance_cap), for a sampler that differs by staleness or in precision; the surrogate's ratio is then to the
@@ -160,6 +164,21 @@ class TrainConfig:
         except UserError as error:
             known = self.objective in OBJECTIVES
             raise UserError(f"objective is {self.objective!r}: {error}" if known else str(error)) from None
+        self._check_staleness()
+
+    def _check_staleness(self) -> None:
+        if self.staleness not in (0, 1):
+            raise UserError(f"staleness is {self.staleness}, accepted are 0, 1")
+        if self.staleness == 0:
+            return
+        if self.rollouts_per_step > 1:
+            raise UserError(f"rollouts_per_step is {self.rollouts_per_step}, accepted with staleness 1 is 1")
+        loss = self.resolved_objective.loss
+        if loss.importance_cap is None and not loss.has_ratio:
+            raise UserError(
+                f"staleness is 1, but the surrogate {loss.name} has no ratio to the policy that sampled: accepted are "
+                "importance_cap with it, 2.0 for example, or a surrogate that has one, ppo_clip for example"
+            )
 
     @property
     def resolved_objective(self) -> Objective:

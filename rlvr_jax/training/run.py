@@ -170,10 +170,17 @@ def train(
 
             if done == 0:
                 evaluate_at(0, before)
+            ahead = None
             for step in range(done + 1, config.steps + 1):
                 started, compiled = time.perf_counter(), compilations()
+                last = step == config.steps
+                to_save = config.checkpoint_every and (last or step % config.checkpoint_every == 0)
+                pending = ahead or dispatch(step)
+                # Before the update, which the parameters are donated to. Not across a checkpoint: after it, a resumed
+                # run does not have them.
+                ahead = dispatch(step + 1) if config.staleness and not (last or to_save) else None
                 collected = collect(
-                    dispatch(step),
+                    pending,
                     functools.partial(dispatch, step),
                     prompts=config.prompts_per_step,
                     rollouts=config.rollouts_per_step,
@@ -210,21 +217,22 @@ def train(
                 metrics = {**batch_metrics(collected, batch), **jax.device_get(metrics)}
                 metrics = {key: float(value) for key, value in metrics.items()}
                 ended = time.perf_counter()
+                # What is sampled ahead is hardly waited for.
+                sampling = ended - started if config.staleness else graded.seconds["sample"]
                 timings = {
                     "step_seconds": ended - started,
                     **{f"{key}_seconds": value for key, value in graded.seconds.items()},
                     "update_seconds": ended - updating,
-                    "sampled_tokens_per_second": collected.tokens / graded.seconds["sample"],
+                    "sampled_tokens_per_second": collected.tokens / sampling,
                     "compilations": compilations() - compiled,
                 }
                 folder.write_step(step, metrics, timings)
                 folder.write_completions(step, graded)
                 progress.step(step, metrics, timings)
 
-                last = step == config.steps
                 if last or (config.evaluate_every and step % config.evaluate_every == 0):
                     evaluate_at(step)
-                if config.checkpoint_every and (last or step % config.checkpoint_every == 0):
+                if to_save:
                     checkpoints.save(state)
     folder.close()
     return read_result(folder.path)
