@@ -77,3 +77,6 @@ class Batch:
     advantages: Float[AnyArray, "P G T"]
     loss_mask: Bool[AnyArray, "P G T"]
     """True on the tokens that take part in the loss: those of `rollouts.mask` that the objective keeps."""
+    old_log_probabilities: Float[AnyArray, "P G T"] | None = None
+    """The trainer's own before its first of several updates on this batch, for a loss with `importance_cap`; None:
+    this update is the first."""

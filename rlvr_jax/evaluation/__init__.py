@@ -4,7 +4,7 @@ from rlvr_jax.evaluation.comparison import McNemarTest, compare_evaluations, mcn
 from rlvr_jax.evaluation.evaluate import evaluate, held_out_rows
 from rlvr_jax.evaluation.evaluation import Evaluation, checksums
 from rlvr_jax.evaluation.folder import EvaluationFolder, read_evaluation
-from rlvr_jax.evaluation.rollout import REWARD, GradedRollouts, Roller
+from rlvr_jax.evaluation.rollout import REWARD, GradedRollouts, Pending, Roller
 
 __all__ = [
     "REWARD",
@@ -12,6 +12,7 @@ __all__ = [
     "EvaluationFolder",
     "GradedRollouts",
     "McNemarTest",
+    "Pending",
     "Roller",
     "checksums",
     "compare_evaluations",

@@ -40,6 +40,7 @@ class GradedRollouts:
     lengths: np.ndarray
     """Tokens of each completion, `[P, G]`."""
     seconds: dict[str, float]
+    """The host's: sample, until all tokens were here and what ended early was verified; verify, for the others."""
 
     @property
     def rewards(self) -> np.ndarray:
@@ -81,7 +82,11 @@ class Roller:
         self.prefix = jax.device_put(encoder.prefix, replicated)
         self.stop_tokens = jax.device_put(encoder.stop_tokens(model.eos_token_ids), replicated)
 
-    def __call__(
+    def __call__(self, params: PyTree, rows: Sequence[Row], **how: Any) -> GradedRollouts:
+        """Samples and verifies; takes what `dispatch` takes."""
+        return self.dispatch(params, rows, **how).graded()
+
+    def dispatch(
         self,
         params: PyTree,
         rows: Sequence[Row],
@@ -93,10 +98,11 @@ class Roller:
         temperature: float,
         prompt_length: int | None = None,
         truncation: Truncation | None = None,
-    ) -> GradedRollouts:
-        """Samples and verifies `samples` completions of each row; every `prompt_length` compiles anew.
+    ) -> "Pending":
+        """Has the device sample `samples` completions of each row, and returns; every `prompt_length` compiles anew.
 
-        Completions that end early are verified while the others are sampled.
+        `params` may be donated to another computation from then on. Raises UserError for a number of rows that device
+        shares cannot split.
         """
         shards = batch_shards(self.mesh)
         if len(rows) % shards:
@@ -117,31 +123,52 @@ class Roller:
         )
         begun, state = begin(params, request, settings=settings)
         rollouts = finish(params, request, begun, state, settings=settings)
-        ended, early = begun.ended, begun.written
-        # Keys and values: not needed any longer than the device takes.
-        del begun, state
-        asked = [row for row in rows for _ in range(samples)]
-        judged: dict[int, tuple[str, Verdict]] = {}
+        early = (begun.written["tokens"], begun.written["mask"])
+        # Of what is begun no more is kept: keys and values are not needed any longer than the device takes.
+        return Pending(self, rows, prompts, rollouts, begun.ended, early, time.perf_counter() - started)
 
-        def judge(which: np.ndarray, tokens: jax.Array, mask: jax.Array) -> None:
-            places = [int(i) for i in np.flatnonzero(which) if i not in judged]
-            texts = self._decode(*(np.asarray(x).reshape(len(asked), -1)[places] for x in (tokens, mask)))
-            verdicts = self.verify([asked[i] for i in places], texts)
-            judged.update(zip(places, zip(texts, verdicts, strict=True), strict=True))
-
-        # The device goes on with the others meanwhile.
-        judge(np.asarray(ended), early["tokens"], early["mask"])
-        mask = np.asarray(rollouts.mask)
-        sampled = time.perf_counter()
-        judge(np.ones(len(asked)), rollouts.tokens, rollouts.mask)
-        in_order = [judged[i] for i in range(len(asked))]
-        groups = [in_order[start : start + samples] for start in range(0, len(asked), samples)]
-        completions, verdicts = ([[pair[part] for pair in group] for group in groups] for part in (0, 1))
-        seconds = {"sample": sampled - started, "verify": time.perf_counter() - sampled}
-        return GradedRollouts(rows, prompts, rollouts, completions, verdicts, mask.sum(-1), seconds)
-
-    def _decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "N T"]) -> list[str]:
+    def decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "N T"]) -> list[str]:
+        """The text of each of N completions."""
         return [
             self.model.tokenizer.decode(ids[keep], skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for ids, keep in zip(tokens, mask, strict=True)
         ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """Rollouts that the device may not have sampled yet; what it is given to do meanwhile, it does after them."""
+
+    roller: Roller
+    rows: Sequence[Row]
+    prompts: Prompts
+    rollouts: Rollouts
+    ended: Bool[jax.Array, "R Q"]
+    """Which completions are whole before the rest is sampled (see `sampling.Begun`)."""
+    early: tuple[jax.Array, jax.Array]
+    """Tokens and mask at that time, each `[R, Q, T]`."""
+    seconds: float
+    """Taken by `dispatch`."""
+
+    def graded(self) -> GradedRollouts:
+        """Waits for the tokens and verifies them; those that ended early while the device samples the others."""
+        started = time.perf_counter()
+        samples = self.rollouts.truncated.shape[1]
+        asked = [row for row in self.rows for _ in range(samples)]
+        judged: dict[int, tuple[str, Verdict]] = {}
+
+        def judge(which: np.ndarray, tokens: jax.Array, mask: jax.Array) -> None:
+            places = [int(i) for i in np.flatnonzero(which) if i not in judged]
+            texts = self.roller.decode(*(np.asarray(x).reshape(len(asked), -1)[places] for x in (tokens, mask)))
+            verdicts = self.roller.verify([asked[i] for i in places], texts)
+            judged.update(zip(places, zip(texts, verdicts, strict=True), strict=True))
+
+        judge(np.asarray(self.ended), *self.early)
+        mask = np.asarray(self.rollouts.mask)
+        sampled = time.perf_counter()
+        judge(np.ones(len(asked)), self.rollouts.tokens, self.rollouts.mask)
+        in_order = [judged[i] for i in range(len(asked))]
+        groups = [in_order[start : start + samples] for start in range(0, len(asked), samples)]
+        completions, verdicts = ([[pair[part] for pair in group] for group in groups] for part in (0, 1))
+        seconds = {"sample": self.seconds + sampled - started, "verify": time.perf_counter() - sampled}
+        return GradedRollouts(self.rows, self.prompts, self.rollouts, completions, verdicts, mask.sum(-1), seconds)

@@ -74,6 +74,8 @@ class Loss:
     length: int | None = None
     """The constant of `constant_length`; None: the width of the batch."""
     kl: KL = KL()
+    importance_cap: float | None = None
+    """Each token's policy loss is multiplied by `min(pi_behaviour / pi_sampler, importance_cap)`; None: by 1."""
 
     def __call__(
         self,
@@ -84,11 +86,14 @@ class Loss:
         *,
         rewards: Float[AnyArray, "*batch G"] | None = None,
         reference_log_probabilities: Float[AnyArray, "*batch G T"] | None = None,
+        sampler_log_probabilities: Float[AnyArray, "*batch G T"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """(sum, weight) of the loss over a batch of completions; see `losses.aggregate`.
 
-        `behaviour_log_probabilities` are those of the policy that sampled. Rewards are needed by some surrogates,
-        the reference with a KL in the loss; UserError where they are missing.
+        `behaviour_log_probabilities` are those that the surrogate's ratio is to. Where that is not the policy that
+        sampled, as with `importance_cap`, `sampler_log_probabilities` are the sampler's own (decoupled PPO, arXiv
+        2110.00641; TRL's vllm_importance_sampling_correction). Rewards are needed by some surrogates, the reference
+        with a KL in the loss; UserError where they are missing.
         """
         more = {}
         if "rewards" in _parameters(self.surrogate):
@@ -96,14 +101,18 @@ class Loss:
                 raise UserError(f"surrogate is {self.name}: rewards must be given")
             more["rewards"] = rewards
         per_token = self.surrogate(log_probabilities, behaviour_log_probabilities, advantages, mask, **more)
+        if self.importance_cap is not None:
+            if sampler_log_probabilities is None:
+                raise UserError(f"importance_cap is {self.importance_cap}: sampler_log_probabilities must be given")
+            per_token = per_token * losses.importance_weights(
+                behaviour_log_probabilities, sampler_log_probabilities, mask, cap=self.importance_cap
+            )
         if self.kl_in_loss:
             if reference_log_probabilities is None:
                 raise UserError(f"kl coefficient is {self.kl.coefficient}: reference_log_probabilities must be given")
+            drawn_by = behaviour_log_probabilities if sampler_log_probabilities is None else sampler_log_probabilities
             # Masked places may hold anything; in a gradient 0 times infinity is NaN.
-            clean = (
-                jnp.where(mask, x, 0.0)
-                for x in (log_probabilities, reference_log_probabilities, behaviour_log_probabilities)
-            )
+            clean = (jnp.where(mask, x, 0.0) for x in (log_probabilities, reference_log_probabilities, drawn_by))
             per_token = per_token + self.kl.coefficient * kl.in_loss(self.kl.estimator, *clean)
         return losses.aggregate(per_token, mask, self.aggregation, length=self.length)
 
@@ -119,6 +128,11 @@ class Loss:
     @property
     def kl_in_reward(self) -> bool:
         return self.kl.coefficient != 0 and self.kl.where == "reward"
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether the surrogate compares the policy with the one that sampled, and so allows for their difference."""
+        return self.name not in ("reinforce", "c2gspg")
 
     @property
     def clip_range(self) -> tuple[float, float] | None:

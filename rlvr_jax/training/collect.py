@@ -1,16 +1,15 @@
 """The rollouts of one step, sampled again until enough groups say something (DAPO's dynamic sampling)."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rlvr_jax.evaluation import GradedRollouts
+from rlvr_jax.evaluation import GradedRollouts, Pending
 from rlvr_jax.sharding import named_sharding
-from rlvr_jax.tasks import Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,25 +25,25 @@ class Collected:
 
 
 def collect(
-    roll: Callable[[Sequence[Row]], GradedRollouts],
-    batches: Iterator[Sequence[Row]],
+    pending: Pending,
+    dispatch: Callable[[], Pending],
     *,
     prompts: int,
     rollouts: int,
     mesh: Mesh,
 ) -> Collected:
-    """Rolls out the next batch, of `prompts` rows, up to `rollouts` times, until as many of them have mixed groups.
+    """Grades `pending`, of `prompts` rows, and as many again by `dispatch` until so many of them have mixed groups.
 
-    With `rollouts=1` every group is taken as it comes. When the rollouts run out, uniform groups fill the places that
-    are left, so that shapes stay the same.
+    With `rollouts=1` every group is taken as it comes. When the `rollouts` in all run out, uniform groups fill the
+    places that are left, so that shapes stay the same.
     """
-    parts: list[GradedRollouts] = []
-    while len(parts) < rollouts:
-        parts.append(roll(next(batches)))
+    parts = [pending.graded()]
+    while True:
         rewards = np.concatenate([part.rewards for part in parts])
         mixed = rewards.min(-1) < rewards.max(-1)
-        if mixed.sum() >= prompts:
+        if mixed.sum() >= prompts or len(parts) == rollouts:
             break
+        parts.append(dispatch().graded())
     tokens = int(sum(part.lengths.sum() for part in parts))
     if len(parts) == 1:
         return Collected(parts[0], rewards, tokens)

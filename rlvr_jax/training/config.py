@@ -66,6 +66,14 @@ class TrainConfig:
     (DAPO's dynamic sampling)."""
     updates_per_rollout: int = 1
     """Optimiser steps on each batch of rollouts; above 1, use the ppo_clip surrogate."""
+    staleness: Literal[0, 1] = 0
+    """1: completions are sampled from the policy before the last update, while those of the step before are verified.
+    The step after a checkpoint, or after a shorter run's last, has staleness 0: a resumed run has no older policy.
+    Needs importance_cap or a surrogate with a ratio."""
+    importance_cap: float | None = None
+    """Truncated importance sampling: each token's policy loss is multiplied by min(pi_trainer / pi_sampler,
+    importance_cap), for a sampler that differs by staleness or in precision; the surrogate's ratio is then to the
+    trainer's policy before its first update on the batch. 2 is usual; default: no correction."""
     micro_batches: int = 1
     """Pieces in which a batch goes through the model, for memory; the update is the same."""
     packing: int | None = None
@@ -140,6 +148,8 @@ class TrainConfig:
         for name in ("learning_rate", "temperature", "max_gradient_norm"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number above 0")
+        if self.importance_cap is not None and not self.importance_cap > 0:
+            raise UserError(f"importance_cap is {self.importance_cap}, accepted is a number above 0")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is a number in [0, 1)")
@@ -157,6 +167,21 @@ class TrainConfig:
         except UserError as error:
             known = self.objective in OBJECTIVES
             raise UserError(f"objective is {self.objective!r}: {error}" if known else str(error)) from None
+        self._check_staleness()
+
+    def _check_staleness(self) -> None:
+        if self.staleness not in (0, 1):
+            raise UserError(f"staleness is {self.staleness}, accepted are 0, 1")
+        if self.staleness == 0:
+            return
+        if self.rollouts_per_step > 1:
+            raise UserError(f"rollouts_per_step is {self.rollouts_per_step}, accepted with staleness 1 is 1")
+        loss = self.resolved_objective.loss
+        if loss.importance_cap is None and not loss.has_ratio:
+            raise UserError(
+                f"staleness is 1, but the surrogate {loss.name} has no ratio to the policy that sampled: accepted are "
+                "importance_cap with it, 2.0 for example, or a surrogate that has one, ppo_clip for example"
+            )
 
     @property
     def resolved_objective(self) -> Objective:
@@ -170,6 +195,7 @@ class TrainConfig:
             surrogate=surrogate,
             aggregation=self.aggregation or objective.loss.aggregation,
             kl=KL(self.kl_coefficient, self.kl_estimator, self.kl_where),
+            importance_cap=self.importance_cap or objective.loss.importance_cap,
         )
         overlong = objective.overlong
         if self.overlong_cache:

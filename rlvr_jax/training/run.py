@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from rlvr_jax.errors import UserError
-from rlvr_jax.evaluation import Evaluation, Roller, evaluate
+from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
 from rlvr_jax.models import Model, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
@@ -157,22 +157,32 @@ def train(
                 mean, low, high = result.accuracy
                 progress.say(f"held-out accuracy {mean:.3f} [{low:.3f}, {high:.3f}] after step {step}")
 
+            def dispatch(step: int) -> Pending:
+                # Joined weights are bound to no name, so that they are gone when the update needs the memory.
+                return roller.dispatch(
+                    policy_params(state.params, reference, config.lora),
+                    next(batches),
+                    seed=config.seed,
+                    step=step,
+                    samples=config.samples_per_prompt,
+                    max_new_tokens=max_new_tokens,
+                    temperature=config.temperature,
+                )
+
             if done == 0:
                 evaluate_at(0, before)
+            ahead = None
             for step in range(done + 1, config.steps + 1):
                 started, compiled = time.perf_counter(), compilations()
-                # Joined weights are bound to no name, so that they are gone when the update needs the memory.
+                last = step == config.steps
+                to_save = config.checkpoint_every and (last or step % config.checkpoint_every == 0)
+                pending = ahead or dispatch(step)
+                # Before the update, which the parameters are donated to. Not across a checkpoint: after it, a resumed
+                # run does not have them.
+                ahead = dispatch(step + 1) if config.staleness and not (last or to_save) else None
                 collected = collect(
-                    functools.partial(
-                        roller,
-                        policy_params(state.params, reference, config.lora),
-                        seed=config.seed,
-                        step=step,
-                        samples=config.samples_per_prompt,
-                        max_new_tokens=max_new_tokens,
-                        temperature=config.temperature,
-                    ),
-                    batches,
+                    pending,
+                    functools.partial(dispatch, step),
                     prompts=config.prompts_per_step,
                     rollouts=config.rollouts_per_step,
                     mesh=mesh,
@@ -181,14 +191,24 @@ def train(
                 prompts, rollouts = graded.prompts, graded.rollouts
                 updating = time.perf_counter()
                 rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
+                log_probabilities_under = functools.partial(
+                    policy_log_probabilities,
+                    prompts=prompts,
+                    tokens=rollouts.tokens,
+                    prefix=roller.prefix,
+                    temperature=temperature,
+                    settings=settings,
+                    mesh=mesh,
+                )
                 reference_log_probabilities = None
                 if objective.loss.kl_in_reward:
-                    reference_log_probabilities = policy_log_probabilities(
-                        reference, prompts, rollouts.tokens, roller.prefix, temperature, settings=settings, mesh=mesh
-                    )
+                    reference_log_probabilities = log_probabilities_under(reference)
                 batch, memory = make_batch(
                     prompts, rollouts, rewards, reference_log_probabilities, state.objective, objective=objective
                 )
+                if objective.loss.importance_cap and config.updates_per_rollout > 1:
+                    old = log_probabilities_under(policy_params(state.params, reference, config.lora))
+                    batch = dataclasses.replace(batch, old_log_probabilities=old)
                 state = dataclasses.replace(state, objective=memory)
                 for _ in range(config.updates_per_rollout):
                     state, metrics = update(
@@ -198,21 +218,22 @@ def train(
                 metrics = {**batch_metrics(collected, batch), **jax.device_get(metrics)}
                 metrics = {key: float(value) for key, value in metrics.items()}
                 ended = time.perf_counter()
+                # What is sampled ahead is hardly waited for.
+                sampling = ended - started if config.staleness else graded.seconds["sample"]
                 timings = {
                     "step_seconds": ended - started,
                     **{f"{key}_seconds": value for key, value in graded.seconds.items()},
                     "update_seconds": ended - updating,
-                    "sampled_tokens_per_second": collected.tokens / graded.seconds["sample"],
+                    "sampled_tokens_per_second": collected.tokens / sampling,
                     "compilations": compilations() - compiled,
                 }
                 folder.write_step(step, metrics, timings)
                 folder.write_completions(step, graded)
                 progress.step(step, metrics, timings)
 
-                last = step == config.steps
                 if last or (config.evaluate_every and step % config.evaluate_every == 0):
                     evaluate_at(step)
-                if config.checkpoint_every and (last or step % config.checkpoint_every == 0):
+                if to_save:
                     checkpoints.save(state)
     folder.close()
     return read_result(folder.path)

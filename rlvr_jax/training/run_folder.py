@@ -25,7 +25,7 @@ from rlvr_jax.evaluation.folder import write_completions
 from rlvr_jax.training.config import TrainConfig
 
 # A resumed run may differ in how far it goes and where it is kept, in nothing that shapes the result.
-_MAY_DIFFER = ("steps", "output", "keep_checkpoints", "checkpoint_every")
+_MAY_DIFFER = {"steps", "output", "keep_checkpoints", "checkpoint_every"}
 
 
 def write_json(file: Path, value: Any) -> None:
@@ -73,8 +73,10 @@ class RunFolder:
                 "accepted are --resume, to continue it, or another --output"
             )
         earlier = json.loads(file.read_text())
+        # With staleness, the steps after checkpoints are sampled from a newer policy than the others.
+        may_differ = _MAY_DIFFER - {"checkpoint_every"} if described["staleness"] else _MAY_DIFFER
         for name, value in described.items():
-            if name not in _MAY_DIFFER and earlier.get(name) != value:
+            if name not in may_differ and earlier.get(name) != value:
                 raise UserError(
                     f"{name} is {value!r}, but the run in {str(self.path)!r} has {earlier.get(name)!r}: "
                     "accepted is the same value"

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from rlvr_jax.models import LoraSettings, ModelConfig, Remat, token_log_probabilities
 from rlvr_jax.models.tree import as_rows
 from rlvr_jax.objectives import Loss, kl
-from rlvr_jax.objectives.losses import aggregate, weighted_mean
+from rlvr_jax.objectives.losses import aggregate, importance_weights, weighted_mean
 from rlvr_jax.records import AnyArray, Batch
 from rlvr_jax.sharding import batch_shards
 from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, policy_params, state_shardings
@@ -99,15 +99,21 @@ def loss_and_gradients(
             reference_log_probabilities = jax.lax.stop_gradient(
                 of(reference, prefix, piece.prompts, rollouts.tokens, temperature)
             )
+        behaviour = rollouts.log_probabilities
+        if settings.loss.importance_cap is not None:
+            # What the optimiser did since is the ratio's to correct, what was there before it the weights'.
+            old = piece.old_log_probabilities
+            behaviour = jax.lax.stop_gradient(log_probabilities) if old is None else old
         total, _ = settings.loss(
             log_probabilities,
-            rollouts.log_probabilities,
+            behaviour,
             piece.advantages,
             piece.loss_mask,
             rewards=piece.rewards,
             reference_log_probabilities=reference_log_probabilities,
+            sampler_log_probabilities=rollouts.log_probabilities,
         )
-        sums = _token_sums(log_probabilities, reference_log_probabilities, piece, settings.loss)
+        sums = _token_sums(log_probabilities, behaviour, reference_log_probabilities, piece, settings.loss)
         return weighted_mean(total, weight), sums
 
     def gradient_of(params: PyTree, piece: Batch) -> tuple[tuple[Array, Metrics], PyTree]:
@@ -146,11 +152,14 @@ def loss_and_gradients(
         "sampler_difference_mean": sums["difference"] / tokens,
         "sampler_difference_max": sums["max"],
     }
+    if settings.loss.importance_cap is not None:
+        metrics |= {"importance_weight": sums["weight"] / tokens, "capped_share": sums["capped"] / tokens}
     return loss, metrics, gradients
 
 
 def _token_sums(
     log_probabilities: Float[Array, "P G T"],
+    behaviour_log_probabilities: Float[AnyArray, "P G T"],
     reference_log_probabilities: Float[Array, "P G T"] | None,
     piece: Batch,
     loss: Loss,
@@ -162,19 +171,26 @@ def _token_sums(
     clipped = kl_sum = jnp.zeros(())
     if loss.clip_range is not None:
         low, high = loss.clip_range
-        ratio = jnp.exp(difference)
+        ratio = jnp.exp(jnp.where(rollouts.mask, log_probabilities - behaviour_log_probabilities, 0.0))
         outside = ((ratio > high) & (advantages > 0)) | ((ratio < low) & (advantages < 0))
         clipped = jnp.sum(outside & rollouts.mask, dtype=jnp.float32)
     if reference_log_probabilities is not None:
         per_token = kl.ESTIMATORS[loss.kl.estimator](log_probabilities, reference_log_probabilities)
         kl_sum = jnp.sum(jnp.where(rollouts.mask, per_token, 0.0))
-    return {
+    sums = {
         "tokens": rollouts.mask.sum().astype(jnp.float32),
         "clipped": clipped,
         "kl": kl_sum,
         "difference": jnp.abs(difference).sum(),
         "max": jnp.abs(difference).max(),
     }
+    if loss.importance_cap is not None:
+        uncapped = importance_weights(
+            behaviour_log_probabilities, rollouts.log_probabilities, rollouts.mask, cap=jnp.inf
+        )
+        sums["weight"] = jnp.minimum(uncapped, loss.importance_cap).sum()
+        sums["capped"] = jnp.sum(uncapped > loss.importance_cap, dtype=jnp.float32)
+    return sums
 
 
 def _packed_sizes(shape: tuple[int, ...], rows: int, levels: int) -> list[int]:

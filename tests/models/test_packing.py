@@ -27,12 +27,9 @@ def test_pack_and_unpack_are_each_others_transpose():
     np.testing.assert_array_equal(of_unpack(x)[0], pack(x, mask, 4))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [TINY, pytest.param(dataclasses.replace(TINY, **HYBRID), marks=pytest.mark.slow)],
-    ids=["llama", "qwen3_5"],
-)
-def test_packed_log_probabilities_and_their_gradient(prompts, config, rows=2):
+@pytest.mark.parametrize("changes", [{}, pytest.param(HYBRID, marks=pytest.mark.slow)], ids=["llama", "qwen3_5"])
+def test_packed_log_probabilities_and_their_gradient(prompts, changes):
+    config, rows = dataclasses.replace(TINY, **changes), 2
     params = random_params(config)
     tokens = np.random.default_rng(0).integers(5, 80, MASK.shape).astype(np.int32)
     weights = jnp.asarray(np.random.default_rng(1).normal(size=MASK.shape).astype(np.float32))

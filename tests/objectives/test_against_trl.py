@@ -227,12 +227,27 @@ def test_importance_weights_for_a_sampler_with_other_numbers(level, mode, beyond
     assert len(np.unique(theirs)) > 3
 
 
+def test_a_loss_with_importance_weights():
+    """The ratio is to the trainer's own old policy, the weight that policy's to the sampler's."""
+    sampler = _reference()
+    settings = {"loss_type": "dapo", "use_vllm": True, "vllm_importance_sampling_correction": True}
+    weights = rj.losses.importance_weights(_policy()[1], sampler, _mask(), cap=2.0)
+    loss = rj.Loss(rj.using(rj.losses.ppo_clip, clip_high=0.28), "token_mean", importance_cap=2.0)
+
+    def ours(new, old, advantages):
+        advantages = np.broadcast_to(advantages, old.shape)
+        return rj.losses.weighted_mean(*loss(new, old, advantages, _mask(), sampler_log_probabilities=sampler))
+
+    weights = torch.tensor(np.array(weights))
+    _compare(GRPOTrainer, settings, ours, _mask(), importance_sampling_ratio=weights)
+
+
 def _sequence_advantages() -> np.ndarray:
     """One advantage for all tokens of a sequence; the first two groups have none."""
     return np.asarray(rj.advantages.group_mean(_rewards("real"), normalize="std")).reshape(-1, 1)
 
 
-def _compare(trainer_class, settings: dict, ours, mask: np.ndarray, policy=None) -> None:
+def _compare(trainer_class, settings: dict, ours, mask: np.ndarray, policy=None, **more) -> None:
     """Loss and gradient with respect to log-probabilities; `ours(log_probabilities, behaviour, advantages)`."""
     new, behaviour = policy or _policy()
     advantages = _sequence_advantages()
@@ -251,6 +266,7 @@ def _compare(trainer_class, settings: dict, ours, mask: np.ndarray, policy=None)
         "old_logps": (torch.tensor(behaviour) * integers).sum(1),
         "num_items_in_batch": integers.sum(),
         "ref_per_token_logps": torch.tensor(_reference()),
+        **more,
     }
     theirs = trainer_class._compute_loss(trainer, None, inputs)
     theirs.backward()

@@ -166,6 +166,43 @@ def test_loss_composes_surrogate_aggregation_and_kl():
     assert float(weight) == 200.0
 
 
+def test_importance_weights_multiply_the_policy_term_alone():
+    """Decoupled: ratio to the behaviour policy 1.1, weights 0.5, 3 capped at 2, 1; then a KL that they leave alone."""
+    new = jnp.log(jnp.array([[0.2, 0.2, 0.2]], jnp.float32))
+    behaviour, mask = new - jnp.log(1.1), jnp.array([[True, True, False]])
+    sampler = behaviour - jnp.log(jnp.array([[0.5, 3.0, jnp.nan]], jnp.float32))
+    loss = Loss(losses.ppo_clip, "token_mean", importance_cap=2.0)
+
+    def value(x, loss, **more):
+        total, weight = loss(x, behaviour, jnp.full((1, 3), 4.0), mask, sampler_log_probabilities=sampler, **more)
+        return total / weight
+
+    got, gradient = jax.value_and_grad(value)(new, loss)
+    np.testing.assert_allclose(got, -4 * 1.1 * (0.5 + 2.0) / 2, rtol=1e-5)
+    np.testing.assert_allclose(gradient, [[-4 * 1.1 * 0.5 / 2, -4 * 1.1 * 2.0 / 2, 0.0]], rtol=1e-5)
+    pulled = dataclasses.replace(loss, kl=KL(0.1, "k2"))
+    with_kl, gradient = jax.value_and_grad(value)(new, pulled, reference_log_probabilities=new - 0.3)
+    np.testing.assert_allclose(with_kl - got, 0.1 * 0.3**2 / 2, rtol=1e-3)
+    # The KL's own weight is that of the policy against the sampler, without a cap.
+    expected = -4 * 1.1 * np.array([0.5, 2.0]) / 2 + 0.1 * 0.3 * 1.1 * np.array([0.5, 3.0]) / 2
+    np.testing.assert_allclose(gradient[0, :2], expected, rtol=1e-5)
+    with pytest.raises(UserError, match=r"importance_cap is 2\.0: sampler_log_probabilities must be given"):
+        loss(new, behaviour, new, mask)
+
+
+@pytest.mark.parametrize("name", losses.SURROGATES)
+def test_which_surrogates_allow_for_another_policy_that_sampled(name):
+    """Those whose gradient it changes."""
+    loss, mask = Loss(losses.SURROGATES[name]), np.ones((2, 3), bool)
+    new, rewards = np.full((2, 3), -1.0, np.float32), np.array([1.0, 0.0], np.float32)
+
+    def gradient(change):
+        advantages = np.repeat(2 * rewards[:, None] - 1, 3, 1)
+        return jax.grad(lambda x: loss(x, new - change, advantages, mask, rewards=rewards)[0])(new)
+
+    assert loss.has_ratio == bool(np.any(gradient(np.float32(0.0)) != gradient(np.float32(-0.5))))
+
+
 def test_clip_range():
     assert OBJECTIVES["sign"].loss.clip_range is None
     assert OBJECTIVES["grpo"].loss.clip_range == (0.8, 1.2)

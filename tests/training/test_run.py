@@ -1,5 +1,6 @@
 """Whole runs on the tiny model: exact repetition, exact resume after SIGKILL, no recompilation, clear errors."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -18,16 +19,22 @@ import pytest
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import abstract_params, load_params
 from rlvr_jax.objectives import OBJECTIVES
-from rlvr_jax.sharding import MeshShape
+from rlvr_jax.sharding import MeshShape, named_sharding
+from rlvr_jax.tasks.pipeline import train_batches
 from rlvr_jax.training import (
     Checkpoints,
     TrainConfig,
     UpdateSettings,
+    init_state,
     loss_and_gradients,
     make_batch,
+    make_optimizer,
     prepare,
     train,
+    update,
 )
+from rlvr_jax.training.batch import policy_log_probabilities
+from rlvr_jax.training.run_folder import RunFolder
 from rlvr_jax.training.state import OptimizerSettings
 
 
@@ -263,6 +270,63 @@ def test_dynamic_sampling_takes_more_prompts_until_enough_groups_are_mixed(confi
     assert_same_run(result.folder, continued.folder, setup)
 
 
+def test_staleness_is_one_update_and_none_after_a_checkpoint(config, setup, monkeypatch):
+    """Beside a loop made by hand, step by step. Stopped with rollouts in flight, it resumes exactly."""
+    stale = elsewhere(
+        config,
+        "stale",
+        staleness=1,
+        importance_cap=1.05,
+        surrogate="ppo_clip",
+        updates_per_rollout=2,
+        learning_rate=1e-2,
+        steps=5,
+        checkpoint_every=3,
+        evaluate_every=0,
+    )
+    result = train(stale, setup)
+    assert [line["compilations"] for line in result.timings[1:]] == [0] * 4
+    assert [line["importance_weight"] != pytest.approx(1, abs=1e-5) for line in result.metrics] == [0, 1, 1, 0, 1]
+    assert [line["capped_share"] > 0 for line in result.metrics] == [0, 1, 1, 0, 1]
+
+    model, mesh, objective = setup.model, setup.mesh, stale.resolved_objective
+    optimizer = OptimizerSettings(1e-2, 5, 0.0, 0.9, 0.95, 1.0)
+    settings = UpdateSettings(model.config, objective.loss, optimizer)
+    params = load_params(model.folder, model.config, mesh)
+    state = init_state(params, 0, config=model.config, optimizer=make_optimizer(optimizer), mesh=mesh)
+    policies, one = [jax.tree.map(jnp.copy, state.params)], jnp.float32(1.0)
+    sampling = {"samples": 4, "max_new_tokens": setup.roller.task.max_new_tokens, "temperature": 1.0}
+    with contextlib.closing(train_batches(setup.roller.task, 0, 0, 8)) as batches:
+        for step, updates in enumerate((0, 0, 1, 3, 3), 1):
+            graded = setup.roller(policies[updates], next(batches), seed=0, step=step, **sampling)
+            rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
+            batch, _ = make_batch(graded.prompts, graded.rollouts, rewards, None, None, objective=objective)
+            arguments = (batch.prompts, batch.rollouts.tokens, setup.roller.prefix, one)
+            old = policy_log_probabilities(state.params, *arguments, settings=settings, mesh=mesh)
+            batch = dataclasses.replace(batch, old_log_probabilities=old)
+            for _ in range(2):
+                state, metrics = update(state, batch, setup.roller.prefix, one, None, settings=settings, mesh=mesh)
+            policies.append(jax.tree.map(jnp.copy, state.params))
+            assert {name: result.metrics[step - 1][name] for name in metrics} == jax.device_get(metrics)
+            assert result.metrics[step - 1]["reward"] == graded.rewards.mean()
+    jax.tree.map(np.testing.assert_array_equal, params_of(result.folder, setup), jax.device_get(state.params))
+
+    stopped, write = elsewhere(stale, "stale and stopped"), RunFolder.write_step
+
+    def stop(folder, step, *figures):
+        if step == 4:
+            raise KeyboardInterrupt
+        write(folder, step, *figures)
+
+    monkeypatch.setattr(RunFolder, "write_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, setup, before=result.before)
+    monkeypatch.undo()
+    assert_same_run(result.folder, train(stopped, setup, resume=True).folder, setup)
+    with pytest.raises(UserError, match=r"checkpoint_every is 2, but the run in .* has 3"):
+        train(dataclasses.replace(stopped, checkpoint_every=2), setup, resume=True)
+
+
 def test_bfloat16_computes_beside_float32_weights(config, setup):
     rounded = elsewhere(config, "rounded", compute_dtype="bfloat16", steps=2, evaluate_every=0, checkpoint_every=0)
     result = train(rounded, prepare(rounded))
@@ -317,6 +381,9 @@ def test_what_does_not_fit_is_named_before_anything_starts(config, change, messa
         ({"objective": "magic"}, "objective is 'magic', accepted are sign"),
         ({"objective": "group_mean", "samples_per_prompt": 1}, "group_mean compares the samples"),
         ({"seed": 2**32}, "seed is 4294967296"),
+        ({"importance_cap": 0.0}, r"importance_cap is 0\.0, accepted is a number above 0"),
+        ({"staleness": 1, "rollouts_per_step": 2, "objective": "dapo"}, "rollouts_per_step is 2, accepted .* is 1"),
+        ({"staleness": 1}, "staleness is 1, but the surrogate reinforce has no ratio .* accepted are importance_cap"),
         ({"objective": "nsr", "kl_coefficient": 0.1, "kl_where": "reward"}, "objective is 'nsr': negative_only takes"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from conftest import PREFIX, TINY, relative, sampled_batch
 
 from rlvr_jax.models import param_shardings, token_log_probabilities
-from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages
+from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages, losses, using
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 from rlvr_jax.training import UpdateSettings, init_state, make_batch, make_optimizer, update
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
@@ -62,6 +62,44 @@ def test_loss_and_gradient_by_hand(params, batch, aggregation):
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert relative(gradients, expected_gradients) < 1e-5
     assert float(metrics["sampler_difference_max"]) < 1e-4
+
+
+def test_importance_weights_and_the_ratio_to_old_log_probabilities_by_hand(params, batch, one_device):
+    """At moved parameters, sampled from the first ones, the second of two updates after others in between."""
+    moved, old_policy = (jax.tree.map(lambda x, c=c: x * c, params) for c in (1.4, 1.2))
+    arguments = (batch.prompts, batch.rollouts.tokens, PREFIX, ONE)
+    old = policy_log_probabilities(old_policy, *arguments, settings=SETTINGS, mesh=one_device)
+    now = policy_log_probabilities(moved, *arguments, settings=SETTINGS, mesh=one_device)
+    rollouts, mask, advantages = batch.rollouts, batch.rollouts.mask, batch.advantages
+    cap, surrogate = 1.02, using(losses.ppo_clip, clip_low=0.05, clip_high=0.05)
+    settings = dataclasses.replace(SETTINGS, micro_batches=2, loss=Loss(surrogate, importance_cap=cap))
+    later = dataclasses.replace(batch, old_log_probabilities=old)
+    got, metrics, gradients = loss_and_gradients(moved, later, PREFIX, ONE, None, settings=settings, rows=1)
+
+    def by_hand(params):
+        log_p = token_log_probabilities(params, PREFIX, batch.prompts, rollouts.tokens, ONE, config=TINY)
+        ratio, weight = jnp.exp(log_p - old), jnp.minimum(jnp.exp(old - rollouts.log_probabilities), cap)
+        gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.95, 1.05) * advantages)
+        return -(jnp.where(mask, weight * gain, 0.0).sum(-1) / mask.sum(-1)).mean()
+
+    expected, expected_gradients = jax.jit(jax.value_and_grad(by_hand))(moved)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    assert relative(gradients, expected_gradients) < 1e-5
+    ratio, weight = np.exp(now - old)[mask], np.exp(old - rollouts.log_probabilities)[mask]
+    outside = np.where(advantages[mask] > 0, ratio > 1.05, ratio < 0.95)
+    np.testing.assert_allclose(metrics["clipped_share"], outside.mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["importance_weight"], np.minimum(weight, cap).mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["capped_share"], (weight > cap).mean(), rtol=1e-5)
+    assert 0.05 < outside.mean() < 0.95
+    assert 0.1 < (weight > cap).mean() < 0.9
+
+    # The first update needs nothing but its own log-probabilities.
+    first = loss_and_gradients(moved, batch, PREFIX, ONE, None, settings=settings, rows=1)
+    same = dataclasses.replace(batch, old_log_probabilities=now)
+    expected = loss_and_gradients(moved, same, PREFIX, ONE, None, settings=settings, rows=1)
+    np.testing.assert_allclose(first[0], expected[0], rtol=1e-5)
+    assert relative(first[2], expected[2]) < 1e-5
+    assert float(first[1]["clipped_share"]) == 0.0
 
 
 @pytest.mark.parametrize(("micro_batches", "packing"), [(1, 4), (2, 3), (8, 1)])
