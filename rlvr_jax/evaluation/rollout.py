@@ -14,9 +14,11 @@ from jaxtyping import Bool, PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import Model
 from rlvr_jax.records import Prompts, Rollouts
-from rlvr_jax.sampling import Request, SamplingSettings, Truncation, begin, finish
+from rlvr_jax.sampling import Precision, Request, SamplingSettings, Truncation, begin, finish
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
+
+_EXACT = Precision()
 
 REWARD = "reward"
 """The reading that is the verdict itself, among those that a verdict names."""
@@ -98,6 +100,7 @@ class Roller:
         temperature: float,
         prompt_length: int | None = None,
         truncation: Truncation | None = None,
+        precision: Precision = _EXACT,
     ) -> "Pending":
         """Has the device sample `samples` completions of each row, and returns; every `prompt_length` compiles anew.
 
@@ -111,7 +114,7 @@ class Roller:
             )
         started = time.perf_counter()
         prompts = jax.device_put(self.encoder.encode(rows, prompt_length), named_sharding(self.mesh, ("batch",)))
-        settings = SamplingSettings(self.model.config, samples, max_new_tokens, shards, self.slots)
+        settings = SamplingSettings(self.model.config, samples, max_new_tokens, shards, self.slots, precision)
         request = Request(
             self.prefix,
             prompts,

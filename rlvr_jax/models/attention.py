@@ -38,12 +38,14 @@ class Source(NamedTuple):
     In the layouts that the two matrix products read: for a single query, others cost several times as much on CPU.
     """
 
-    keys: Float[Array, "*shared K head_dim S"]
-    values: Float[Array, "*shared K S head_dim"]
+    keys: Shaped[Array, "*shared K head_dim S"]
+    values: Shaped[Array, "*shared K S head_dim"]
     visible: Bool[Array, "*mask S"] | None = None
     """Which key a query may see, broadcastable to `[*batch, T, S]`; `None` for all."""
     places: Places | None = None
     """`None`: `*batch` starts with the axes `*shared`."""
+    scales: tuple[Float[Array, "*shared K S"], Float[Array, "*shared K S"]] | None = None
+    """Of keys and of values that are int8; see `linear.Int8Array`."""
 
 
 def pick(x: Shaped[Array, "..."], index: Int[Array, "*lead m"]) -> Shaped[Array, "..."]:
@@ -84,7 +86,10 @@ def attend(
     queries = queries.reshape(*grouped, head_dim)
     scores = []
     for source in sources:
-        product = jnp.matmul(folded(queries, source), source.keys, preferred_element_type=jnp.float32)
+        keys = source.keys.astype(queries.dtype)
+        product = jnp.matmul(folded(queries, source), keys, preferred_element_type=jnp.float32)
+        if source.scales is not None:
+            product *= source.scales[0][..., None, :]
         score = unfolded(product, source) * head_dim**-0.5
         if source.visible is not None:
             # A finite floor: a query that sees nothing (a pad) gets a harmless average, not NaN.
@@ -96,7 +101,10 @@ def attend(
     start = 0
     for source in sources:
         size = source.keys.shape[-1]
-        context += unfolded(folded(weights[..., start : start + size], source) @ source.values, source)
+        own_weights = folded(weights[..., start : start + size], source)
+        if source.scales is not None:
+            own_weights *= source.scales[1][..., None, :]
+        context += unfolded(own_weights @ source.values.astype(queries.dtype), source)
         start += size
     return context.reshape(*batch, length, heads * head_dim)
 

@@ -9,7 +9,7 @@ see `Meeting`.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -68,20 +68,8 @@ def _bias(size: int, axis: str) -> nnx.Param:
     return nnx.Param(jnp.zeros(size, jnp.float32), logical_axes=(axis,))
 
 
-def _fused(module: nnx.Module, names: Sequence[str], groups: int) -> nnx.Param:
-    """Takes the weights of these names out of the module: one after the other, group by group of their outputs.
-
-    Whatever splits the weights over devices splits their groups, and so leaves each group whole.
-    """
-    by_group = [part.reshape(groups, -1, *part.shape[1:]) for part in (getattr(module, name)[...] for name in names)]
-    for name in names:
-        delattr(module, name)
-    joined = jnp.concatenate(by_group, 1)
-    return nnx.Param(joined.reshape(-1, *joined.shape[2:]))
-
-
 def _linear(x: Tokens, weight: nnx.Param) -> Array:
-    return linear(x, weight[...])
+    return linear(x, weight.get_value())
 
 
 class RMSNorm(nnx.Module):
@@ -119,13 +107,6 @@ class Attention(nnx.Module):
             norm = functools.partial(RMSNorm, config.head_dim, config.rms_norm_eps, "head_dim")
             self.query_norm, self.key_norm = norm(config.zero_centred_norms), norm(config.zero_centred_norms)
 
-    def fuse(self) -> None:
-        """Makes one product of the three that read the same tokens; for decoding."""
-        names = ("query", "key", "value")
-        self.all = _fused(self, names, self.kv_heads)
-        if hasattr(self, "query_bias"):
-            self.all_bias = _fused(self, [f"{name}_bias" for name in names], self.kv_heads)
-
     def _heads(self, x: Tokens) -> tuple[Array, Array, Array]:
         """Queries (each with its gate, if there are gates), keys and values `[tokens, heads, size]`."""
 
@@ -134,7 +115,7 @@ class Attention(nnx.Module):
             product = _linear(x, getattr(self, name))
             return product if bias is None else product + bias[...]
 
-        if hasattr(self, "all"):
+        if hasattr(self, "all"):  # fused, see `decoding`
             together, size = project("all").reshape(len(x), self.kv_heads, -1), self.head_dim
             parts = (together[..., : -2 * size], together[..., -2 * size : -size], together[..., -size:])
         else:
@@ -201,12 +182,8 @@ class MLP(nnx.Module):
         self.down = _weight(rngs, (config.hidden_size, config.intermediate_size), ("embed", "mlp"))
         self.groups = math.gcd(config.intermediate_size, config.num_kv_heads)
 
-    def fuse(self) -> None:
-        """Makes one product of the two that read the same tokens; for decoding."""
-        self.gate_up = _fused(self, ("gate", "up"), self.groups)
-
     def __call__(self, x: Tokens) -> Tokens:
-        if hasattr(self, "gate_up"):
+        if hasattr(self, "gate_up"):  # fused, see `decoding`
             together = _linear(x, self.gate_up).reshape(len(x), self.groups, 2, -1)
             gate, up = (together[:, :, i].reshape(len(x), -1) for i in (0, 1))
         else:
@@ -223,12 +200,6 @@ class Layer(nnx.Module):
         self.attention = mixer(config, rngs)
         self.mlp_norm = norm(zero_centred=config.zero_centred_norms)
         self.mlp = MLP(config, rngs)
-
-    def fuse(self) -> None:
-        """Fewer and larger products with the same result; for decoding."""
-        for part in (self.attention, self.mlp):
-            if hasattr(part, "fuse"):
-                part.fuse()
 
     def __call__(self, x: Tokens, rotation: Rotation, meet: Callable) -> tuple[Tokens, Any]:
         context, output = self.attention(self.attention_norm(x), rotation, meet)

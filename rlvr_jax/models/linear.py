@@ -4,13 +4,30 @@ Weights are `[out, in]`, as checkpoints store them: on CPU the product with few 
 rows it makes no difference.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int8
+
+
+class Int8Array(NamedTuple):
+    """Numbers as multiples, from -127 to 127, of one scale for all along the last axis."""
+
+    values: Int8[Array, "*shape"]
+    scale: Float[Array, "*rows"]
+
+    @classmethod
+    def of(cls, x: Float[Array, "*shape"]) -> "Int8Array":
+        """The nearest; an error of at most half of a 127th of the largest number beside it."""
+        scale = jnp.abs(x).max(-1).astype(jnp.float32) / 127
+        # Numbers that are all zero stay so.
+        values = jnp.round(x / jnp.where(scale > 0, scale, 1)[..., None])
+        return cls(values.astype(jnp.int8), scale.astype(x.dtype))
 
 
 def linear(
-    x: Float[Array, "tokens in"], weight: Float[Array, "out in"], dtype: jnp.dtype | None = None
+    x: Float[Array, "tokens in"], weight: Float[Array, "out in"] | Int8Array, dtype: jnp.dtype | None = None
 ) -> Float[Array, "tokens out"]:
     """`x @ weight.T`, for few tokens on CPU computed as `(weight @ x.T).T`; `dtype`: of the result, default that of x.
 
@@ -26,6 +43,8 @@ def linear(
     def any_tokens(x: Array, weight: Array) -> Array:
         return jnp.einsum("ni,oi->no", x, weight, preferred_element_type=dtype)
 
+    if isinstance(weight, Int8Array):
+        return any_tokens(x, weight.values.astype(x.dtype)) * weight.scale
     if x.shape[0] > 32:
         return any_tokens(x, weight)
     return jax.lax.platform_dependent(x, weight, cpu=few_tokens, default=any_tokens)

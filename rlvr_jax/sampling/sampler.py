@@ -18,12 +18,13 @@ from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, PerKind, decoder
 from rlvr_jax.models.decoding import layers_apart, run_layers_apart, unstacked
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, mix
-from rlvr_jax.models.linear import linear
+from rlvr_jax.models.linear import Int8Array, linear
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, last_token, run_tree
 from rlvr_jax.records import AnyArray, Prompts, Rollouts
 from rlvr_jax.sampling.categorical import draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
+from rlvr_jax.sampling.precision import Precision
 from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, stages
 from rlvr_jax.sampling.truncation import Truncation
 
@@ -43,10 +44,16 @@ class SamplingSettings:
     slots: int | None = None
     """Completions that are decoded at a time, a multiple of `rows`, by default all. Memory for keys and values grows
     with it; the tokens do not depend on it."""
+    precision: Precision = Precision()
 
     def __post_init__(self) -> None:
         if self.slots is not None and (self.slots < 1 or self.slots % self.rows):
             raise UserError(f"slots is {self.slots}, accepted is a multiple of data x fsdp ({self.rows})")
+
+    @property
+    def computed(self) -> ModelConfig:
+        """The model as it is sampled from."""
+        return dataclasses.replace(self.model, compute_dtype=self.precision.dtype or self.model.compute_dtype)
 
     def width(self, completions: int) -> int:
         """Slots of each share, of which no more than its completions are of use."""
@@ -106,7 +113,7 @@ def sample(params: dict[str, Any], request: Request, *, settings: SamplingSettin
 def begin(params: dict[str, Any], request: Request, *, settings: SamplingSettings) -> tuple[Begun, Slots]:
     """`sample` until no completion waits, and at most as many run as half of the slots can hold."""
     prefix, prompts, rows, samples = request.prefix, request.prompts, settings.rows, settings.samples
-    config, max_new_tokens = settings.model, settings.max_new_tokens
+    config, max_new_tokens = settings.computed, settings.max_new_tokens
     model = decoder(config, params)
     keys = as_rows(sequence_keys(request.seed, request.step, prompts.ids, samples), rows)
     prompt_tokens, prompt_mask = as_rows(prompts.tokens, rows), as_rows(prompts.mask, rows)
@@ -117,7 +124,7 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
         return _logits(model, last_token(hidden, mask)), cache
 
     logits, stacked = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
-    layers = layers_apart(model)
+    layers = layers_apart(model, int8=settings.precision.int8_weights)
     cache = PerKind(
         unstacked((stacked.prefix, stacked.prompts), len(layers.attention)),
         unstacked(stacked.states, len(layers.delta)),
@@ -139,10 +146,13 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
 
     width = settings.width(shape[1])
     empty = jnp.zeros((rows, width), jnp.int32)
-    per_head, dtype = (rows, width, config.num_kv_heads), config.compute_dtype
+    per_head = (rows, width, config.num_kv_heads)
+    dtype = "int8" if settings.precision.int8_cache else config.compute_dtype
+    scale = jnp.zeros((*per_head, max_new_tokens), config.compute_dtype)
     past = Past(
         [jnp.zeros((*per_head, config.head_dim, max_new_tokens), dtype) for _ in cache.attention],
         [jnp.zeros((*per_head, max_new_tokens, config.head_dim), dtype) for _ in cache.attention],
+        [(scale, scale) for _ in cache.attention] if settings.precision.int8_cache else [],
         jax.tree.map(lambda x: jnp.zeros((rows, width, *x.shape[2:]), x.dtype), cache.delta),
     )
     state = Slots(jnp.int32(0), empty[:, 0], empty + shape[1], empty, empty, empty.astype(bool), past)
@@ -158,8 +168,8 @@ def finish(
     params: dict[str, Any], request: Request, begun: Begun, state: Slots, *, settings: SamplingSettings
 ) -> Rollouts:
     """The rest of `sample`."""
-    model = decoder(settings.model, params)
-    layers = layers_apart(model)
+    model = decoder(settings.computed, params)
+    layers = layers_apart(model, int8=settings.precision.int8_weights)
     width = settings.width(begun.ended.shape[1])
     for now, few in stages(width, settings.max_new_tokens)[1]:
         state = narrow(state, now)
@@ -209,7 +219,7 @@ def _decode(
     model: Decoder, layers: PerKind, settings: SamplingSettings, begun: Begun, slots: Slots
 ) -> tuple[Float[Array, "R S vocab"], Past]:
     """The last token of every slot's completion: the logits of the next one and the grown past."""
-    config, shape, completions = settings.model, slots.token.shape, begun.queue.limits.shape[1]
+    config, shape, completions = settings.computed, slots.token.shape, begun.queue.limits.shape[1]
     cache, past = begun.cache, slots.past
     prompts = jnp.minimum(slots.completion, completions - 1) // settings.samples
     # With as many slots as completions, each is in its own place from beginning to end.
@@ -218,12 +228,12 @@ def _decode(
     earlier = slots.earlier()[:, :, None]
 
     def attend_token(layer: tuple, queries: Array, keys: Array, values: Array) -> tuple[Array, tuple[Array, Array]]:
-        (prefix, prompts), *own = layer
+        (prefix, prompts), *own, scales = layer
         queries, keys, values = (x.reshape(*shape, *x.shape[1:]) for x in (queries, keys, values))
         sources = [
             Source(*prefix),
             Source(*prompts, seen, places),
-            Source(*own, earlier),
+            Source(*own, earlier, scales=scales),
             Source(keys[..., None], values[..., None, :]),
         ]
         context = attend(queries[..., None, :, :], sources)
@@ -235,16 +245,23 @@ def _decode(
         return mixed.reshape(-1, *mixed.shape[-2:]), state
 
     x = model.embed(slots.token.reshape(-1))
-    per_layer = PerKind(list(zip(cache.attention, past.keys, past.values, strict=True)), past.states)
+    scales = past.scales or [None] * len(past.keys)
+    per_layer = PerKind(list(zip(cache.attention, past.keys, past.values, scales, strict=True)), past.states)
     positions = pick(begun.start, prompts) + slots.length - 1
     turned = rotation(config, positions.reshape(-1))
     x, latest = run_layers_apart(layers, x, turned, Meeting(attend_token, mix_token), per_layer)
     # The layers only read keys and values; what they add is written in place, after the last.
     place = slots.clock % past.keys[0].shape[-1]
-    keys, values = zip(*latest.attention, strict=True)
+    new, new_scales = latest.attention, []
+    if past.scales:
+        quantized = [(Int8Array.of(keys), Int8Array.of(values)) for keys, values in new]
+        for old, pair in zip(past.scales, quantized, strict=True):
+            new_scales.append(tuple(_write(x, each.scale, place, -1) for x, each in zip(old, pair, strict=True)))
+        new = [(keys.values, values.values) for keys, values in quantized]
     grown = Past(
-        [_write(old, new, place, -1) for old, new in zip(past.keys, keys, strict=True)],
-        [_write(old, new, place, -2) for old, new in zip(past.values, values, strict=True)],
+        [_write(old, keys, place, -1) for old, (keys, _) in zip(past.keys, new, strict=True)],
+        [_write(old, values, place, -2) for old, (_, values) in zip(past.values, new, strict=True)],
+        new_scales,
         latest.delta,
     )
     return _logits(model, model.norm(x)).reshape(*shape, -1), grown

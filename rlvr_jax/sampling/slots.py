@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from rlvr_jax.models.attention import Places, pick
 from rlvr_jax.models.gated_delta import LayerState
@@ -35,8 +35,10 @@ class Past(NamedTuple):
     has arrays of its own: one that the loop changes is then never copied.
     """
 
-    keys: list[Float[Array, "R S K head_dim T"]]
-    values: list[Float[Array, "R S K T head_dim"]]
+    keys: list[Shaped[Array, "R S K head_dim T"]]
+    values: list[Shaped[Array, "R S K T head_dim"]]
+    scales: list[tuple[Float[Array, "R S K T"], Float[Array, "R S K T"]]]
+    """Of int8 keys and values; empty where they are of the compute type."""
     states: list[LayerState]
     """`[R, S, ...]` of the Gated DeltaNet layers, if there are any."""
 

@@ -9,6 +9,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.models import LoraSettings, Remat
 from rlvr_jax.objectives import KL, OBJECTIVES, Objective, Overlong, losses, named_objective, using
 from rlvr_jax.objectives.kl import Estimator
+from rlvr_jax.sampling import Precision
 from rlvr_jax.sharding import MeshShape
 from rlvr_jax.tasks import PromptFormat
 
@@ -70,6 +71,8 @@ class TrainConfig:
     """1: completions are sampled from the policy before the last update, while those of the step before are verified.
     The step after a checkpoint, or after a shorter run's last, has staleness 0: a resumed run has no older policy.
     Needs importance_cap or a surrogate with a ratio."""
+    rollout: Precision = Precision()
+    """Of sampling, where it is not to be the model's; needs importance_cap. Evaluations have the model's."""
     importance_cap: float | None = None
     """Truncated importance sampling: each token's policy loss is multiplied by min(pi_trainer / pi_sampler,
     importance_cap), for a sampler that differs by staleness or in precision; the surrogate's ratio is then to the
@@ -168,6 +171,10 @@ class TrainConfig:
             known = self.objective in OBJECTIVES
             raise UserError(f"objective is {self.objective!r}: {error}" if known else str(error)) from None
         self._check_staleness()
+        if not self.rollout.exact and self.resolved_objective.loss.importance_cap is None:
+            raise UserError(
+                f"rollout is {self.rollout}: importance_cap must be given with it, 2.0 for example, to correct updates"
+            )
 
     def _check_staleness(self) -> None:
         if self.staleness not in (0, 1):

@@ -167,6 +167,7 @@ def train(
                     samples=config.samples_per_prompt,
                     max_new_tokens=max_new_tokens,
                     temperature=config.temperature,
+                    precision=config.rollout,
                 )
 
             if done == 0:

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rlvr_jax.models import attention
 from rlvr_jax.models.attention import Source, attend, attend_causally
 from rlvr_jax.models.attention_kernels import cudnn, fused_kernel, sharded, splash
+from rlvr_jax.models.linear import Int8Array, linear
 from rlvr_jax.sharding import MeshShape, make_mesh
 
 INTERPRETED = {
@@ -23,6 +24,22 @@ INTERPRETED = {
     "cudnn": functools.partial(cudnn, implementation="xla"),
 }
 """Both kernels where there is no accelerator."""
+
+
+def test_8_bit_keys_and_values_count_as_what_they_stand_for():
+    keys, values, queries = (jax.random.normal(jax.random.key(i), (3, 2, 5, 4)) for i in range(3))
+    rounded = Int8Array.of(keys), Int8Array.of(values)
+    meant = [x.values * x.scale[..., None] for x in rounded]
+    for x, y in zip(meant, (keys, values), strict=True):
+        assert np.all(np.abs(x - y).max(-1) <= np.abs(y).max(-1) / 254 * 1.001)
+    source = Source(rounded[0].values.mT, rounded[1].values, scales=tuple(x.scale for x in rounded))
+    # Two heads of queries for each of keys, five queries.
+    queries = jnp.concatenate([queries, -queries], 1).swapaxes(1, 2)
+    expected = attend(queries, [Source(meant[0].mT, meant[1])])
+    np.testing.assert_allclose(attend(queries, [source]), expected, atol=1e-5)
+    weight = Int8Array.of(keys[0, 0])
+    np.testing.assert_allclose(linear(values[0, 0], weight), values[0, 0] @ meant[0][0, 0].T, atol=1e-6)
+    np.testing.assert_array_equal(Int8Array.of(jnp.zeros((2, 3))).values, 0)
 
 
 def test_shared_sources_equal_copied_keys():

@@ -11,7 +11,7 @@ from conftest import HYBRID, PREFIX, TINY, random_params
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import param_shardings, token_log_probabilities
 from rlvr_jax.records import Prompts
-from rlvr_jax.sampling import Request, SamplingSettings, sample
+from rlvr_jax.sampling import Precision, Request, SamplingSettings, sample
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 
 STOPS = np.array([7, 11, 40], np.int32)
@@ -32,9 +32,10 @@ def roll(
     rows=1,
     slots=None,
     limits=None,
+    **more,
 ):
     request = Request(prefix, prompts, stops, jnp.uint32(seed), jnp.int32(step), jnp.float32(temperature), limits)
-    return sample(params, request, settings=SamplingSettings(config, samples, length, rows, slots))
+    return sample(params, request, settings=SamplingSettings(config, samples, length, rows, slots, **more))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -45,6 +46,18 @@ def test_log_probabilities_are_the_trainers(params, prompts, temperature, prefix
     mask = np.asarray(rollouts.mask)
     np.testing.assert_allclose(np.asarray(rollouts.log_probabilities)[mask], np.asarray(trainer)[mask], atol=1e-4)
     assert mask.any(-1).all()
+
+
+@pytest.mark.parametrize("what", ["int8_weights", "int8_cache"])
+def test_8_bits_are_close(params, prompts, what):
+    """Near enough for importance weights to correct, and not the same, or nothing was rounded."""
+    rollouts = roll(params, prompts, slots=6, precision=Precision(**{what: True}))
+    trainer = token_log_probabilities(params, PREFIX, prompts, rollouts.tokens, jnp.float32(1.0), config=TINY)
+    difference = np.abs(np.asarray(rollouts.log_probabilities - trainer))
+    mask = np.asarray(rollouts.mask)
+    # The first token is drawn from what the prompt predicts, which is not rounded.
+    assert difference[..., 0].max() < 1e-5
+    assert 1e-5 < difference[mask].mean() < 0.01
 
 
 @pytest.mark.parametrize(

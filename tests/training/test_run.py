@@ -19,6 +19,7 @@ import pytest
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import abstract_params, load_params
 from rlvr_jax.objectives import OBJECTIVES
+from rlvr_jax.sampling import Precision
 from rlvr_jax.sharding import MeshShape, named_sharding
 from rlvr_jax.tasks.pipeline import train_batches
 from rlvr_jax.training import (
@@ -327,8 +328,13 @@ def test_staleness_is_one_update_and_none_after_a_checkpoint(config, setup, monk
         train(dataclasses.replace(stopped, checkpoint_every=2), setup, resume=True)
 
 
-def test_bfloat16_computes_beside_float32_weights(config, setup):
-    rounded = elsewhere(config, "rounded", compute_dtype="bfloat16", steps=2, evaluate_every=0, checkpoint_every=0)
+def test_bfloat16_computes_beside_float32_weights(config):
+    less = {
+        "compute_dtype": "bfloat16",
+        "rollout": Precision(int8_weights=True, int8_cache=True),
+        "importance_cap": 2.0,
+    }
+    rounded = elsewhere(config, "rounded", **less, steps=2, evaluate_every=0, checkpoint_every=0)
     result = train(rounded, prepare(rounded))
     assert all(np.isfinite(value) for line in result.metrics for value in line.values())
     # Sampler and trainer round differently; how much is measured at every step.
@@ -383,6 +389,7 @@ def test_what_does_not_fit_is_named_before_anything_starts(config, change, messa
         ({"seed": 2**32}, "seed is 4294967296"),
         ({"importance_cap": 0.0}, r"importance_cap is 0\.0, accepted is a number above 0"),
         ({"staleness": 1, "rollouts_per_step": 2, "objective": "dapo"}, "rollouts_per_step is 2, accepted .* is 1"),
+        ({"rollout": Precision(int8_cache=True)}, r"rollout is Precision.*: importance_cap must be given with it"),
         ({"staleness": 1}, "staleness is 1, but the surrogate reinforce has no ratio .* accepted are importance_cap"),
         ({"objective": "nsr", "kl_coefficient": 0.1, "kl_where": "reward"}, "objective is 'nsr': negative_only takes"),
     ],
