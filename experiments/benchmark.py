@@ -5,9 +5,11 @@ python -m experiments.benchmark gsm8k --model FOLDER --data FOLDER --repeats 3
 python -m experiments.benchmark objectives           # advantages beside plain mean-centring
 python -m experiments.benchmark logprobs             # log-probabilities in chunks beside all at once
 python -m experiments.benchmark sampling             # completions of unequal length beside transformers' generate
+python -m experiments.benchmark accelerator          # decoding and updates of model shapes, random weights (GPU, TPU)
 python -m experiments.benchmark verifiers            # verdicts a second, and what hanging completions cost
 """
 
+from experiments.benchmarks.accelerator import AcceleratorBenchmark, benchmark_accelerator
 from experiments.benchmarks.logprobs import LogProbsBenchmark, benchmark_logprobs
 from experiments.benchmarks.objectives import ObjectivesBenchmark, benchmark_objectives
 from experiments.benchmarks.sampling import SamplingBenchmark, benchmark_sampling
@@ -20,6 +22,7 @@ from experiments.presets import PRESETS
 def main() -> int | None:
     choices = {name: StepBenchmark(config) for name, config in PRESETS.items()}
     others = {
+        "accelerator": (AcceleratorBenchmark(), benchmark_accelerator),
         "objectives": (ObjectivesBenchmark(), benchmark_objectives),
         "logprobs": (LogProbsBenchmark(), benchmark_logprobs),
         "sampling": (SamplingBenchmark(), benchmark_sampling),
