@@ -40,6 +40,8 @@ OBJECTIVE = OBJECTIVES["sign"]
 OPTIMIZER = OptimizerSettings(
     learning_rate=1e-6, warmup_steps=0, weight_decay=0.0, beta1=0.9, beta2=0.95, max_gradient_norm=1.0
 )
+PACKING = 4
+"""Sizes that are compiled for the completions of a micro-batch."""
 GRADIENT_DIFFERENCE = 1e-5
 """Largest, in relative norm, between groups and the same completions each with a prompt of its own."""
 NORM_DIFFERENCE = 1e-3
@@ -84,7 +86,8 @@ class UpdateBenchmark(WorkSettings):
 def ours(model: Model, work: Work, micro_batches: int, turn: Turn) -> dict[str, Any]:
     """One donated, compiled function."""
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    settings = UpdateSettings(model.config, OBJECTIVE.loss, OPTIMIZER, micro_batches)
+    packing = PACKING if work.lengths.shape[1] > 1 else 1
+    settings = UpdateSettings(model.config, OBJECTIVE.loss, OPTIMIZER, micro_batches, packing=packing)
     state = init_state(
         load_params(model.folder, model.config, mesh),
         0,
@@ -113,13 +116,14 @@ def batch_of(work: Work) -> Batch:
 
 
 def gradient_difference(params: Any, model: Model, work: Work) -> float:
-    """Relative norm, between groups and the same completions each with a prompt of its own."""
-    settings = UpdateSettings(model.config, OBJECTIVE.loss, OPTIMIZER)
-    gradient_of = jax.jit(functools.partial(loss_and_gradients, settings=settings, rows=1))
-    together, alone = (
-        gradient_of(params, batch_of(form), np.zeros(0, np.int32), jnp.float32(1.0), None)[2]
-        for form in (work, work.each_alone())
-    )
+    """Relative norm, between packed groups and the same completions, padded, each with a prompt of its own."""
+
+    def gradient(work: Work, packing: int) -> Any:
+        settings = UpdateSettings(model.config, OBJECTIVE.loss, OPTIMIZER, packing=packing)
+        compiled = jax.jit(functools.partial(loss_and_gradients, settings=settings, rows=1))
+        return compiled(params, batch_of(work), np.zeros(0, np.int32), jnp.float32(1.0), None)[2]
+
+    together, alone = gradient(work, PACKING), gradient(work.each_alone(), 1)
     return float(optax.tree.norm(jax.tree.map(jnp.subtract, together, alone)) / optax.tree.norm(alone))
 
 
