@@ -21,12 +21,18 @@ from rlvr_jax.models.linear import linear
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, last_token, run_tree
 from rlvr_jax.records import AnyArray, Prompts, Rollouts
-from rlvr_jax.sampling.categorical import draw
+from rlvr_jax.sampling.categorical import Drawn, draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
 from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, stages
 from rlvr_jax.sampling.truncation import Truncation
 
-_FIELDS = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
+_FIELDS = {
+    "tokens": jnp.int32,
+    "mask": bool,
+    "log_probabilities": jnp.float32,
+    "policy_log_probabilities": jnp.float32,
+    "entropies": jnp.float32,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +72,7 @@ class Request(NamedTuple):
     truncation: Truncation | None = None
     """Of the distribution that tokens are drawn from."""
 
-    def draw(self, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
+    def draw(self, logits: Array, uniforms: Array) -> Drawn:
         """As `categorical.draw`."""
         return draw(logits, uniforms, self.temperature, self.truncation)
 
@@ -118,7 +124,7 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
     # One distribution for the whole group.
     first = request.draw(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)))
     shape = (rows, keys.shape[1] * samples)
-    values = dict(zip(_FIELDS, (first[0], jnp.ones(keys.shape, bool), *first[1:]), strict=True))
+    values = {**first._asdict(), "mask": jnp.ones(keys.shape, bool)}
     written = {
         name: jnp.zeros((*shape, max_new_tokens), dtype).at[..., 0].set(values[name].reshape(shape))
         for name, dtype in _FIELDS.items()
@@ -176,19 +182,18 @@ def _decode_until(
         written, slots = carry
         logits, past = _decode(model, settings, begun, slots)
         uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
-        token, log_probability, entropy = request.draw(logits, uniforms)
-        running = slots.running
+        drawn, running = request.draw(logits, uniforms), slots.running
         # An empty slot writes nowhere.
         place = jnp.where(running, slots.completion, completions)
-        values = dict(zip(_FIELDS, (token, running, log_probability, entropy), strict=True))
+        values = {**drawn._asdict(), "mask": running}
 
         def put(array: Array, place: Array, length: Array, value: Array) -> Array:
             return array.at[place, length].set(value, mode="drop")
 
         written = {name: jax.vmap(put)(written[name], place, slots.length, values[name]) for name in _FIELDS}
         length = slots.length + 1
-        ended = request.stops(token) | (length >= pick(queue.limits, slots.completion))
-        slots = slots._replace(clock=slots.clock + 1, length=length, token=token, running=running & ~ended, past=past)
+        running &= ~request.stops(drawn.tokens) & (length < pick(queue.limits, slots.completion))
+        slots = slots._replace(clock=slots.clock + 1, length=length, token=drawn.tokens, running=running, past=past)
         if width < completions:
             slots = fill(slots, queue, settings.samples, begun.cache.states)
         return written, slots

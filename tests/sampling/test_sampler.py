@@ -40,11 +40,14 @@ def roll(
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("prefix", [PREFIX, np.zeros(0, np.int32)], ids=["prefix", "no prefix"])
 def test_log_probabilities_are_the_trainers(params, prompts, temperature, prefix):
-    rollouts = roll(params, prompts, temperature=temperature, prefix=prefix)
-    trainer = token_log_probabilities(params, prefix, prompts, rollouts.tokens, jnp.float32(temperature), config=TINY)
-    mask = np.asarray(rollouts.mask)
-    np.testing.assert_allclose(np.asarray(rollouts.log_probabilities)[mask], np.asarray(trainer)[mask], atol=1e-4)
+    rollouts = jax.device_get(roll(params, prompts, temperature=temperature, prefix=prefix))
+    mask = rollouts.mask
+    for got, at in ((rollouts.log_probabilities, temperature), (rollouts.policy_log_probabilities, 1.0)):
+        trainer = token_log_probabilities(params, prefix, prompts, rollouts.tokens, jnp.float32(at), config=TINY)
+        np.testing.assert_allclose(got[mask], np.asarray(trainer)[mask], atol=1e-4)
+        assert (got[~mask] == 0).all()
     assert mask.any(-1).all()
+    assert (temperature == 0.7) == (np.abs(rollouts.log_probabilities - rollouts.policy_log_probabilities).max() > 0.1)
 
 
 @pytest.mark.parametrize(
