@@ -321,6 +321,7 @@ def test_what_does_not_fit_is_named_before_anything_starts(config, change, messa
         ({"objective": "magic"}, "objective is 'magic', accepted are sign"),
         ({"objective": "group_mean", "samples_per_prompt": 1}, "group_mean compares the samples"),
         ({"seed": 2**32}, "seed is 4294967296"),
+        ({"stop": ("User:", "")}, r"stop is \['User:', ''\]: one is empty"),
         ({"objective": "nsr", "kl_coefficient": 0.1, "kl_where": "reward"}, "objective is 'nsr': negative_only takes"),
     ],
 )
