@@ -123,20 +123,3 @@ def test_a_broken_sampler_fails(monkeypatch, params, prompts, where, name, break
     finally:
         monkeypatch.undo()
         jax.clear_caches()
-
-
-def test_a_setting_that_is_compiled_in_is_seen(monkeypatch, params, prompts):
-    """Invariant 8: were the temperature static, a new one would compile anew."""
-
-    def compiled_in(params, request, temperature, settings):
-        return sampler.sample(params, request._replace(temperature=jnp.float32(temperature)), settings=settings)
-
-    static = jax.jit(compiled_in, static_argnames=("temperature", "settings"))
-
-    def broken(params, request, *, settings):
-        return static(params, request._replace(temperature=None), float(request.temperature), settings)
-
-    broken._cache_size = static._cache_size
-    monkeypatch.setattr(test_sampler, "sample", broken)
-    with pytest.raises(AssertionError):
-        test_sampler.test_temperature_and_stops_do_not_recompile(params, prompts)

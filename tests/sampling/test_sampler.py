@@ -217,13 +217,6 @@ def test_same_tokens_on_every_mesh(params, prompts, shape, changes):
     np.testing.assert_allclose(got.log_probabilities, expected.log_probabilities, atol=1e-5)
 
 
-def test_temperature_and_stops_do_not_recompile(params, prompts):
-    roll(params, prompts)
-    before = sample._cache_size()
-    roll(params, prompts, temperature=0.3, seed=5, step=9, stops=np.array([1, 2, 3], np.int32))
-    assert sample._cache_size() == before
-
-
 def test_records_are_checked_and_immutable(prompts):
     with pytest.raises(dataclasses.FrozenInstanceError):
         prompts.ids = None
