@@ -57,6 +57,8 @@ class Evaluate:
     """Draw from the likeliest tokens that together have this probability; 1: from all."""
     min_p: float = 0.0
     """Draw from tokens with at least this share of the likeliest one's probability; 0: from all."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion, which keeps them, so the verifier sees them; default: the run's, else none."""
     max_new_tokens: int | None = None
     max_prompt_tokens: int | None = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
@@ -86,6 +88,7 @@ def main() -> None:
     known = run_config(run_folder) if is_run else {"model": arguments.model}
     shared = ("task", "data", "prompt_format", "max_new_tokens", "max_prompt_tokens", "compute_dtype")
     chosen = {name: getattr(arguments, name) or known.get(name) for name in shared}
+    stop = arguments.stop or known.get("stop", ())
     config = TrainConfig(
         model=known["model"],
         prompts_per_step=arguments.batch,
@@ -93,6 +96,7 @@ def main() -> None:
         evaluation_samples=arguments.samples,
         evaluation_temperature=arguments.temperature,
         mesh=arguments.mesh,
+        stop=tuple(stop),
         **{name: value for name, value in chosen.items() if value is not None},
         **({} if arguments.questions is None else {"evaluation_questions": arguments.questions}),
     )
@@ -119,6 +123,7 @@ def main() -> None:
         **{name: getattr(config, name) for name in shared if name != "max_new_tokens"},
         **asked,
         **{name: getattr(arguments, name) for name in ("top_k", "top_p", "min_p")},
+        "stop": list(stop),
         "mesh": dict(mesh.shape),
     }
     folder = None

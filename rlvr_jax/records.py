@@ -58,13 +58,16 @@ class Rollouts:
 
     tokens: Int[AnyArray, "P G T"]
     mask: Bool[AnyArray, "P G T"]
-    """True on every token the policy chose, the stop token included."""
+    """True on every token the policy chose, the one it stopped at included."""
     log_probabilities: Float[AnyArray, "P G T"]
-    """Of each token under the distribution it was drawn from (at temperature 0: the untempered policy), 0 on pads."""
+    """Nats, of each token under the distribution it was drawn from, after temperature and truncation (at temperature 0:
+    the untempered policy), 0 on pads. This is what a trainer at the same temperature compares with."""
+    policy_log_probabilities: Float[AnyArray, "P G T"]
+    """Nats, of each token under the policy itself: temperature 1, nothing truncated; 0 on pads."""
     entropies: Float[AnyArray, "P G T"]
-    """Nats, of the same distribution, 0 on pads."""
+    """Nats, of the distribution drawn from, 0 on pads."""
     truncated: Bool[AnyArray, "P G"]
-    """True where the length limit, not a stop token, ended the completion."""
+    """True where the length limit ended the completion, not a stop token or a stop string."""
 
 
 @record

@@ -145,7 +145,7 @@ def updating(arguments: AcceleratorBenchmark, config: Any, params: Any, lora: An
     prompts = make_prompts(config, shape[0], arguments.prompt)
     tokens = np.random.default_rng(1).integers(0, config.vocab_size, shape).astype(np.int32)
     flat, mask = np.zeros(shape, np.float32), np.ones(shape, bool)
-    rollouts = Rollouts(tokens, mask, flat, flat, mask[..., 0])
+    rollouts = Rollouts(tokens, mask, flat, flat, flat, mask[..., 0])
     batch = Batch(prompts, rollouts, flat[..., 0], flat + 1, mask)
     optimizer = OptimizerSettings(1e-6, 1, 0.0, 0.9, 0.95, 1.0)
     settings = UpdateSettings(config, Loss(), optimizer, remat="dots", lora=lora)

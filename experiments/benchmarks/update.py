@@ -111,7 +111,7 @@ def batch_of(work: Work) -> Batch:
     """As the update takes it; the objective does not ask for log-probabilities at sampling."""
     mask, zeros = work.completion_mask, np.zeros(work.completions.shape, np.float32)
     prompts = Prompts(work.tokens, work.mask, np.arange(len(work.tokens), dtype=np.uint32))
-    rollouts = Rollouts(work.completions, mask, zeros, zeros, np.zeros(work.lengths.shape, bool))
+    rollouts = Rollouts(work.completions, mask, zeros, zeros, zeros, np.zeros(work.lengths.shape, bool))
     return make_batch(prompts, rollouts, work.rewards, None, None, objective=OBJECTIVE)[0]
 
 

@@ -13,8 +13,9 @@ from jaxtyping import Bool, PyTree
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import Model
+from rlvr_jax.models.token_bytes import token_bytes
 from rlvr_jax.records import Prompts, Rollouts
-from rlvr_jax.sampling import Precision, Request, SamplingSettings, Truncation, begin, finish
+from rlvr_jax.sampling import Precision, Request, SamplingSettings, Truncation, begin, finish, stop_strings
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Row, Task, Verdict, verifier_of
 
@@ -75,14 +76,28 @@ class GradedRollouts:
 class Roller:
     """Samples and verifies; holds everything that stays the same from one rollout to the next."""
 
-    def __init__(self, model: Model, task: Task, encoder: PromptEncoder, mesh: Mesh, slots: int | None = None):
-        """`slots`: completions that are decoded at a time, a multiple of data x fsdp; None for all."""
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        encoder: PromptEncoder,
+        mesh: Mesh,
+        slots: int | None = None,
+        stop: Sequence[str] = (),
+    ):
+        """`slots`: completions that are decoded at a time, a multiple of data x fsdp; None for all.
+
+        `stop`: strings that end a completion, which keeps them, beside the model's and the task's own stop tokens.
+        Raises UserError for strings that `stop_strings` refuses, and a tokenizer that `token_bytes` does.
+        """
         self.model, self.task, self.encoder, self.mesh, self.slots = model, task, encoder, mesh, slots
         self.verify = verifier_of(task)
         # Put on the device once: a transfer at every step would be wasted.
         replicated = named_sharding(mesh)
         self.prefix = jax.device_put(encoder.prefix, replicated)
         self.stop_tokens = jax.device_put(encoder.stop_tokens(model.eos_token_ids), replicated)
+        written = token_bytes(model.tokenizer, model.config.vocab_size) if stop else []
+        self.stop_strings = jax.device_put(stop_strings(stop, written), replicated)
 
     def __call__(self, params: PyTree, rows: Sequence[Row], **how: Any) -> GradedRollouts:
         """Samples and verifies; takes what `dispatch` takes."""
@@ -123,6 +138,7 @@ class Roller:
             jnp.int32(step),
             jnp.float32(temperature),
             truncation=truncation,
+            stop_strings=self.stop_strings,
         )
         begun, state = begin(params, request, settings=settings)
         rollouts = finish(params, request, begun, state, settings=settings)

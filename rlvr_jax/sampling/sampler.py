@@ -22,13 +22,21 @@ from rlvr_jax.models.linear import Int8Array, linear
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, last_token, run_tree
 from rlvr_jax.records import AnyArray, Prompts, Rollouts
-from rlvr_jax.sampling.categorical import draw
+from rlvr_jax.sampling.categorical import Drawn, draw
 from rlvr_jax.sampling.noise import sequence_keys, token_uniforms
 from rlvr_jax.sampling.precision import Precision
 from rlvr_jax.sampling.slots import Past, Queue, Slots, fill, narrow, stages
+from rlvr_jax.sampling.stop_strings import FOUND, START, StopStrings
 from rlvr_jax.sampling.truncation import Truncation
 
-_FIELDS = {"tokens": jnp.int32, "mask": bool, "log_probabilities": jnp.float32, "entropies": jnp.float32}
+_FIELDS = {
+    "tokens": jnp.int32,
+    "mask": bool,
+    "stopped": bool,
+    "log_probabilities": jnp.float32,
+    "policy_log_probabilities": jnp.float32,
+    "entropies": jnp.float32,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,21 +81,27 @@ class Request(NamedTuple):
     """Of the length of each completion, from 1; `max_new_tokens` is one for all."""
     truncation: Truncation | None = None
     """Of the distribution that tokens are drawn from."""
+    stop_strings: StopStrings | None = None
+    """A completion ends with the token whose text completes one of them, which is part of it."""
 
-    def draw(self, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
+    def draw(self, logits: Array, uniforms: Array) -> Drawn:
         """As `categorical.draw`."""
         return draw(logits, uniforms, self.temperature, self.truncation)
 
-    def stops(self, tokens: Array) -> Array:
-        """Which tokens end a completion."""
-        return jnp.isin(tokens, self.stop_tokens)
+    def stops(self, tokens: Array, states: Array) -> tuple[Array, Array]:
+        """Which tokens end a completion, the search for stop strings being in `states`; and the states after them."""
+        stopped = jnp.isin(tokens, self.stop_tokens)
+        if self.stop_strings is None:
+            return stopped, states
+        states = self.stop_strings.after(states, tokens)
+        return stopped | (states == FOUND), states
 
 
 class Begun(NamedTuple):
     """Completions of which some have ended and the others have a slot each: R shares of N prompts, Q completions."""
 
     written: dict[str, Shaped[Array, "R Q T"]]
-    """The per-token fields of `Rollouts`."""
+    """The per-token fields of `Rollouts`, and which token was `stopped` at."""
     queue: Queue
     cache: PerKind
     """Of prefix and prompts: lists over the layers of either kind."""
@@ -100,7 +114,7 @@ class Begun(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="settings")
 def sample(params: dict[str, Any], request: Request, *, settings: SamplingSettings) -> Rollouts:
-    """G completions of each prompt, each up to and including its first stop token.
+    """G completions of each prompt, each up to and including its first stop token or the end of a stop string.
 
     Prefix and prompts are computed once and their keys and values shared, not copied. The noise is addressed (see
     `noise`), so the same (seed, step, prompt id) always gives the same completions and two steps never share noise.
@@ -132,7 +146,8 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
     # One distribution for the whole group.
     first = request.draw(logits[:, :, None], token_uniforms(keys, jnp.zeros(keys.shape, jnp.int32)))
     shape = (rows, keys.shape[1] * samples)
-    values = dict(zip(_FIELDS, (first[0], jnp.ones(keys.shape, bool), *first[1:]), strict=True))
+    stopped, stop_states = request.stops(first.tokens, jnp.full(keys.shape, START))
+    values = {**first._asdict(), "mask": jnp.ones(keys.shape, bool), "stopped": stopped}
     written = {
         name: jnp.zeros((*shape, max_new_tokens), dtype).at[..., 0].set(values[name].reshape(shape))
         for name, dtype in _FIELDS.items()
@@ -140,8 +155,8 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
     limits = jnp.full(shape, max_new_tokens)
     if request.limits is not None:
         limits = jnp.minimum(limits, jnp.asarray(request.limits).reshape(shape))
-    tokens = values["tokens"].reshape(shape)
-    queue = Queue(keys.reshape(shape), tokens, limits, request.stops(tokens) | (limits <= 1))
+    of_keys = (x.reshape(shape) for x in (keys, first.tokens, stop_states))
+    queue = Queue(*of_keys, limits, stopped.reshape(shape) | (limits <= 1))
     begun = Begun(written, queue, cache, prompt_mask, completion_start(prefix, prompt_mask), queue.ended)
 
     width = settings.width(shape[1])
@@ -155,7 +170,7 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
         [(scale, scale) for _ in cache.attention] if settings.precision.int8_cache else [],
         jax.tree.map(lambda x: jnp.zeros((rows, width, *x.shape[2:]), x.dtype), cache.delta),
     )
-    state = Slots(jnp.int32(0), empty[:, 0], empty + shape[1], empty, empty, empty.astype(bool), past)
+    state = Slots(jnp.int32(0), empty[:, 0], empty + shape[1], empty, empty, empty, empty.astype(bool), past)
     state = fill(state, queue, samples, cache.delta)
     for now, few in stages(width, max_new_tokens)[0]:
         state = narrow(state, now)
@@ -175,8 +190,7 @@ def finish(
         state = narrow(state, now)
         begun, state = _decode_until(model, layers, request, settings, begun, state, few)
     flat = {name: value.reshape(-1, settings.samples, settings.max_new_tokens) for name, value in begun.written.items()}
-    stopped = jnp.any(request.stops(flat["tokens"]) & flat["mask"], -1)
-    return Rollouts(**flat, truncated=~stopped)
+    return Rollouts(truncated=~flat.pop("stopped").any(-1), **flat)
 
 
 def _decode_until(
@@ -194,19 +208,21 @@ def _decode_until(
         written, slots = carry
         logits, past = _decode(model, layers, settings, begun, slots)
         uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
-        token, log_probability, entropy = request.draw(logits, uniforms)
-        running = slots.running
+        drawn, running = request.draw(logits, uniforms), slots.running
+        stopped, stop_state = request.stops(drawn.tokens, slots.stop_state)
         # An empty slot writes nowhere.
         place = jnp.where(running, slots.completion, completions)
-        values = dict(zip(_FIELDS, (token, running, log_probability, entropy), strict=True))
+        values = {**drawn._asdict(), "mask": running, "stopped": stopped}
 
         def put(array: Array, place: Array, length: Array, value: Array) -> Array:
             return array.at[place, length].set(value, mode="drop")
 
         written = {name: jax.vmap(put)(written[name], place, slots.length, values[name]) for name in _FIELDS}
         length = slots.length + 1
-        ended = request.stops(token) | (length >= pick(queue.limits, slots.completion))
-        slots = slots._replace(clock=slots.clock + 1, length=length, token=token, running=running & ~ended, past=past)
+        running &= ~stopped & (length < pick(queue.limits, slots.completion))
+        slots = slots._replace(
+            clock=slots.clock + 1, length=length, token=drawn.tokens, stop_state=stop_state, running=running, past=past
+        )
         if width < completions:
             slots = fill(slots, queue, settings.samples, begun.cache.delta)
         return written, slots

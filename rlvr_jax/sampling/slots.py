@@ -22,6 +22,8 @@ class Queue(NamedTuple):
     """Of its noise."""
     first_tokens: Int[Array, "R Q"]
     """Drawn from what the prompt predicts."""
+    stop_states: Int[Array, "R Q"]
+    """Of the search for stop strings, after the first token."""
     limits: Int[Array, "R Q"]
     """Its longest length."""
     ended: Bool[Array, "R Q"]
@@ -56,6 +58,8 @@ class Slots(NamedTuple):
     """Tokens that it has."""
     token: Int[Array, "R S"]
     """The last of them, which is to be run next."""
+    stop_state: Int[Array, "R S"]
+    """Of the search for stop strings, after that token."""
     running: Bool[Array, "R S"]
     past: Past
 
@@ -133,6 +137,7 @@ def fill(slots: Slots, queue: Queue, samples: int, prompt_states: list[LayerStat
         completion=completion,
         length=jnp.where(starting, 1, slots.length),
         token=jnp.where(starting, pick(queue.first_tokens, completion), slots.token),
+        stop_state=jnp.where(starting, pick(queue.stop_states, completion), slots.stop_state),
         running=jnp.where(starting, ~pick(queue.ended, completion), slots.running),
         past=slots.past._replace(states=states),
     )
@@ -143,7 +148,8 @@ def narrow(slots: Slots, width: int) -> Slots:
     if width == slots.running.shape[1]:
         return slots
     kept = jnp.argsort(~slots.running, axis=-1, stable=True)[:, :width]
+    names = ("completion", "length", "token", "stop_state", "running")
     return slots._replace(
-        **{name: pick(getattr(slots, name), kept) for name in ("completion", "length", "token", "running")},
+        **{name: pick(getattr(slots, name), kept) for name in names},
         past=jax.tree.map(lambda x: pick(x, kept), slots.past),
     )

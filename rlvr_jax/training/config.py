@@ -9,7 +9,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.models import LoraSettings, Remat
 from rlvr_jax.objectives import KL, OBJECTIVES, Objective, Overlong, losses, named_objective, using
 from rlvr_jax.objectives.kl import Estimator
-from rlvr_jax.sampling import Precision
+from rlvr_jax.sampling import Precision, checked_stop_strings
 from rlvr_jax.sharding import MeshShape
 from rlvr_jax.tasks import PromptFormat
 
@@ -58,6 +58,10 @@ class TrainConfig:
     samples_per_prompt: int = 4
     max_new_tokens: int | None = None
     """Longest completion; default: what the task needs."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion, in training and in evaluation, beside the model's and the task's own stop tokens.
+    The token that completes one is trained on and verified like any other: the text keeps the string. In bash a line
+    break is $'\\n'."""
     temperature: float = 1.0
     slots: int | None = None
     """Completions that are decoded at a time, on all devices: one that ends makes place for the next. Fewer take less
@@ -165,6 +169,7 @@ class TrainConfig:
             raise UserError(f"lora_{error}") from None
         if self.seed >= 2**32:
             raise UserError(f"seed is {self.seed}, accepted is less than 2**32")
+        checked_stop_strings(self.stop)
         try:
             self.resolved_objective.check(self.samples_per_prompt)
         except UserError as error:

@@ -85,7 +85,7 @@ def prepare(config: TrainConfig) -> Setup:
         abstract_adapters(model.config, config.lora)
     task = make_task(config.task, config.data, config.prompt_format)
     encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
-    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots))
+    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop))
 
 
 def _probe(task: Task) -> list[Any]:

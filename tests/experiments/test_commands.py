@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet
 import pytest
 
 from experiments import benchmark, compare, evaluate, objectives, show_prompts
@@ -44,13 +45,21 @@ def test_one_seed_names_no_winner(call, tiny_model, tmp_path):
 
 
 def test_train_then_evaluate_the_run(call, tiny_model, tmp_path):
-    flags = ("--model", tiny_model.folder, "--output", tmp_path / "run", *TINY_RUN)
+    """With stop strings, which the evaluation takes from the run: no completion goes on after one, all keep it."""
+    flags = ("--model", tiny_model.folder, "--output", tmp_path / "run", *TINY_RUN, "--stop", "ab", "1", "+")
     code, out, _ = call(train_command, "smollm2_arithmetic", *flags, "--json")
     assert code == 0
     trained = json.loads(out.splitlines()[-1])["objectives"]["sign"]["accuracy"]
-    code, out, _ = call(evaluate, tmp_path / "run", "--questions", 16, "--json")
+    code, out, _ = call(evaluate, tmp_path / "run", "--questions", 16, "--json", "--output", tmp_path / "evaluation")
     assert code == 0
     assert json.loads(out.splitlines()[-1])["accuracy"] == trained
+    assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["stop"] == ["ab", "1", "+"]
+    rows = pyarrow.parquet.read_table(tmp_path / "run" / "completions").to_pylist()
+    rows += pyarrow.parquet.read_table(tmp_path / "evaluation" / "completions").to_pylist()
+    stopped = [row for row in rows if row["completion"].endswith(("ab", "1", "+"))]
+    assert not any(row["truncated"] for row in stopped)
+    assert not any(text in row["completion"][:-1] for row in rows for text in ("ab", "1", "+"))
+    assert 5 < len(stopped) < len(rows) / 2
     code, out, _ = call(evaluate, tiny_model.folder, "--questions", 16, "--temperature", 0)
     assert code == 0
     assert "accuracy" in out
@@ -106,6 +115,7 @@ def test_dry_run_checks_and_leaves_nothing(call, tiny_model, tmp_path):
         (compare, ["--seeds", "1", "1"], "accepted are one or more different ones"),
         (compare, ["--objectives", "sign", "magic"], "objective is 'magic'"),
         (evaluate, ["nowhere/at/all"], "no such file or folder"),
+        (evaluate, ["nowhere/at/all", "--stop", ""], "stop is ['']: one is empty"),
         (show_prompts, ["nothing"], "task is 'nothing', accepted are"),
     ],
 )

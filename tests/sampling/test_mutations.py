@@ -56,6 +56,29 @@ def by_order_of_arrival(fill):
     return broken
 
 
+def searching_on(fill):
+    """A slot's next completion goes on with the search for stop strings of its last one."""
+
+    def broken(state, queue, samples, prompt_states):
+        return fill(state, queue, samples, prompt_states)._replace(stop_state=state.stop_state)
+
+    return broken
+
+
+def searching_from_the_second_token(fill):
+    def broken(state, queue, samples, prompt_states):
+        return fill(state, queue._replace(stop_states=0 * queue.stop_states), samples, prompt_states)
+
+    return broken
+
+
+def searching_in_other_slots(narrow):
+    def broken(state, width):
+        return narrow(state, width)._replace(stop_state=state.stop_state[:, :width])
+
+    return broken
+
+
 def seeing_one_token_less(earlier):
     def broken(self):
         return earlier(self._replace(length=self.length - 1))
@@ -74,13 +97,20 @@ def seeing_one_token_less(earlier):
         (sampler, "sequence_keys", the_same_every_step, "test_two_steps_share_no_noise_and_one_step_repeats"),
         (sampler, "sequence_keys", by_place_in_the_batch, "test_rollouts_do_not_depend_on_the_batch_they_ran_in"),
         (sampler, "fill", by_order_of_arrival, "test_tokens_do_not_depend_on_the_number_of_slots"),
+        (sampler, "fill", searching_on, "test_tokens_do_not_depend_on_the_number_of_slots"),
+        (sampler, "fill", searching_from_the_second_token, "test_tokens_do_not_depend_on_the_number_of_slots"),
+        (sampler, "narrow", searching_in_other_slots, "test_tokens_do_not_depend_on_the_number_of_slots"),
     ],
     ids=lambda value: value.__name__ if callable(value) and value not in (sampler, slots.Slots) else "",
 )
 def test_a_broken_sampler_fails(monkeypatch, params, prompts, where, name, breaks, test):
     arguments = {
         "test_log_probabilities_are_the_trainers": {"temperature": 1.0, "prefix": PREFIX},
-        "test_tokens_do_not_depend_on_the_number_of_slots": {"changes": {}, "slots": 5, "rows": 1},
+        "test_tokens_do_not_depend_on_the_number_of_slots": {
+            "changes": {},
+            "slots": 24 if name == "narrow" else 5,
+            "rows": 1,
+        },
     }
     run = getattr(test_sampler, test)
     run(params, prompts, **arguments.get(test, {}))
@@ -93,20 +123,3 @@ def test_a_broken_sampler_fails(monkeypatch, params, prompts, where, name, break
     finally:
         monkeypatch.undo()
         jax.clear_caches()
-
-
-def test_a_setting_that_is_compiled_in_is_seen(monkeypatch, params, prompts):
-    """Invariant 8: were the temperature static, a new one would compile anew."""
-
-    def compiled_in(params, request, temperature, settings):
-        return sampler.sample(params, request._replace(temperature=jnp.float32(temperature)), settings=settings)
-
-    static = jax.jit(compiled_in, static_argnames=("temperature", "settings"))
-
-    def broken(params, request, *, settings):
-        return static(params, request._replace(temperature=None), float(request.temperature), settings)
-
-    broken._cache_size = static._cache_size
-    monkeypatch.setattr(test_sampler, "sample", broken)
-    with pytest.raises(AssertionError):
-        test_sampler.test_temperature_and_stops_do_not_recompile(params, prompts)

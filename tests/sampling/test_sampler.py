@@ -11,10 +11,23 @@ from conftest import HYBRID, PREFIX, TINY, random_params
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import param_shardings, token_log_probabilities
 from rlvr_jax.records import Prompts
-from rlvr_jax.sampling import Precision, Request, SamplingSettings, sample
+from rlvr_jax.sampling import Precision, Request, SamplingSettings, sample, stop_strings
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 
 STOPS = np.array([7, 11, 40], np.int32)
+TEXTS = [bytes(text) for text in np.random.default_rng(1).choice([*"abcdé".encode()], (96, 2)).tolist()]
+"""What each token writes, two bytes; the last letter has two."""
+STRINGS = ("abc", "bcab", "cé", "éa")
+
+
+def first_string(tokens):
+    """How many tokens there are when their text first holds one of STRINGS, by looking; None where it never does."""
+    text = b""
+    for number, token in enumerate(tokens, 1):
+        text += TEXTS[token]
+        if any(string.encode() in text for string in STRINGS):
+            return number
+    return None
 
 
 def roll(
@@ -32,20 +45,33 @@ def roll(
     rows=1,
     slots=None,
     limits=None,
+    strings=(),
     **more,
 ):
-    request = Request(prefix, prompts, stops, jnp.uint32(seed), jnp.int32(step), jnp.float32(temperature), limits)
+    request = Request(
+        prefix,
+        prompts,
+        stops,
+        jnp.uint32(seed),
+        jnp.int32(step),
+        jnp.float32(temperature),
+        limits,
+        stop_strings=stop_strings(strings, TEXTS),
+    )
     return sample(params, request, settings=SamplingSettings(config, samples, length, rows, slots, **more))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("prefix", [PREFIX, np.zeros(0, np.int32)], ids=["prefix", "no prefix"])
 def test_log_probabilities_are_the_trainers(params, prompts, temperature, prefix):
-    rollouts = roll(params, prompts, temperature=temperature, prefix=prefix)
-    trainer = token_log_probabilities(params, prefix, prompts, rollouts.tokens, jnp.float32(temperature), config=TINY)
-    mask = np.asarray(rollouts.mask)
-    np.testing.assert_allclose(np.asarray(rollouts.log_probabilities)[mask], np.asarray(trainer)[mask], atol=1e-4)
+    rollouts = jax.device_get(roll(params, prompts, temperature=temperature, prefix=prefix))
+    mask = rollouts.mask
+    for got, at in ((rollouts.log_probabilities, temperature), (rollouts.policy_log_probabilities, 1.0)):
+        trainer = token_log_probabilities(params, prefix, prompts, rollouts.tokens, jnp.float32(at), config=TINY)
+        np.testing.assert_allclose(got[mask], np.asarray(trainer)[mask], atol=1e-4)
+        assert (got[~mask] == 0).all()
     assert mask.any(-1).all()
+    assert (temperature == 0.7) == (np.abs(rollouts.log_probabilities - rollouts.policy_log_probabilities).max() > 0.1)
 
 
 @pytest.mark.parametrize("what", ["int8_weights", "int8_cache"])
@@ -131,10 +157,13 @@ LIMITS = np.random.default_rng(4).integers(1, 41, (8, 3))
     ids=["refilled", "narrowed", "both on four shares", "qwen3_5"],
 )
 def test_tokens_do_not_depend_on_the_number_of_slots(params, prompts, changes, slots, rows):
-    """With refilled slots and narrowed ones, against every completion sampled in a place of its own to the end."""
+    """With refilled slots and narrowed ones, against every completion sampled in a place of its own to the end.
+
+    Each ends where its text, looked at token by token, first holds a stop string, if nothing ends it before.
+    """
     config = dataclasses.replace(TINY, **changes)
     params = random_params(config, deviation=0.05) if changes else params
-    same = {"config": config, "length": 40, "limits": LIMITS}
+    same = {"config": config, "length": 40, "limits": LIMITS, "strings": STRINGS}
     one_by_one = [
         jax.device_get(
             roll(
@@ -151,11 +180,18 @@ def test_tokens_do_not_depend_on_the_number_of_slots(params, prompts, changes, s
         np.testing.assert_array_equal(got.tokens[i], alone.tokens[0])
         np.testing.assert_array_equal(got.mask[i], alone.mask[0])
         np.testing.assert_allclose(got.log_probabilities[i], alone.log_probabilities[0], atol=1e-5)
-    assert (got.mask.sum(-1) <= LIMITS).all()
-    assert (got.mask.sum(-1) == LIMITS).mean() > 0.3
-    ended = np.isin(got.tokens, STOPS).any(-1)
-    np.testing.assert_array_equal(got.truncated, ~ended)
-    np.testing.assert_array_equal((got.mask.sum(-1) < LIMITS) & ~ended, False)
+    tokens, mask = got.tokens.reshape(24, 40), got.mask.reshape(24, 40)
+    lengths, limits, truncated = (x.ravel() for x in (mask.sum(-1), LIMITS, got.truncated))
+    found = [first_string(line[kept]) for line, kept in zip(tokens, mask, strict=True)]
+    by_string = np.array([number is not None for number in found])
+    np.testing.assert_array_equal(np.array(found)[by_string], lengths[by_string])
+    np.testing.assert_array_equal(truncated, ~(by_string | np.isin(tokens, STOPS).any(-1)))
+    np.testing.assert_array_equal(lengths[truncated], limits[truncated])
+    assert (lengths <= limits).all()
+    # In some a string begins in the very first token.
+    assert 2 in found
+    assert 12 <= by_string.sum() <= 18
+    assert truncated.sum() >= 4
 
 
 @pytest.mark.parametrize("slots", [0, 1, 6])
@@ -185,20 +221,13 @@ def test_two_steps_share_no_noise_and_one_step_repeats(params, prompts):
 def test_same_tokens_on_every_mesh(params, prompts, shape, changes):
     config = dataclasses.replace(TINY, **changes)
     params = random_params(config, deviation=0.05) if changes else params
-    expected = jax.device_get(roll(params, prompts, config=config))
+    expected = jax.device_get(roll(params, prompts, config=config, strings=STRINGS))
     mesh = make_mesh(shape)
     placed = jax.device_put(params, param_shardings(config, mesh))
     spread = jax.device_put(prompts, named_sharding(mesh, ("batch",)))
-    got = jax.device_get(roll(placed, spread, config=config, rows=batch_shards(mesh)))
+    got = jax.device_get(roll(placed, spread, config=config, rows=batch_shards(mesh), strings=STRINGS))
     np.testing.assert_array_equal(got.tokens, expected.tokens)
     np.testing.assert_allclose(got.log_probabilities, expected.log_probabilities, atol=1e-5)
-
-
-def test_temperature_and_stops_do_not_recompile(params, prompts):
-    roll(params, prompts)
-    before = sample._cache_size()
-    roll(params, prompts, temperature=0.3, seed=5, step=9, stops=np.array([1, 2, 3], np.int32))
-    assert sample._cache_size() == before
 
 
 def test_records_are_checked_and_immutable(prompts):

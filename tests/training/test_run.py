@@ -45,6 +45,7 @@ def config(tiny_model, tmp_path_factory):
         model=str(tiny_model.folder),
         steps=6,
         learning_rate=1e-3,
+        temperature=0.7,
         evaluate_every=3,
         evaluation_questions=20,
         evaluation_batch=16,
@@ -94,7 +95,9 @@ def test_a_run_leaves_everything(result, config):
     assert sorted(result.evaluations) == [0, 3, 6]
     assert result.before.rewards.shape == (20, 4)
     assert all(np.isfinite(value) for line in result.metrics for value in line.values())
+    # At temperature 0.7; the untempered policy is further away than that.
     assert max(line["sampler_difference_max"] for line in result.metrics) < 1e-4
+    assert all(0 < line["sampler_difference_mean"] <= line["sampler_difference_max"] for line in result.metrics)
     table = pyarrow.parquet.read_table(result.folder / "completions" / "step_000004.parquet").to_pylist()
     assert len(table) == 32
     assert sum(row["correct"] for row in table) / 32 == pytest.approx(result.metrics[3]["reward"])
@@ -130,6 +133,7 @@ def test_killed_and_resumed_ends_in_the_same_bits(result, config, setup):
         "model": killed.model,
         "steps": killed.steps,
         "learning-rate": killed.learning_rate,
+        "temperature": killed.temperature,
         "evaluate-every": killed.evaluate_every,
         "evaluation-questions": killed.evaluation_questions,
         "evaluation-batch": killed.evaluation_batch,
@@ -391,6 +395,7 @@ def test_what_does_not_fit_is_named_before_anything_starts(config, change, messa
         ({"staleness": 1, "rollouts_per_step": 2, "objective": "dapo"}, "rollouts_per_step is 2, accepted .* is 1"),
         ({"rollout": Precision(int8_cache=True)}, r"rollout is Precision.*: importance_cap must be given with it"),
         ({"staleness": 1}, "staleness is 1, but the surrogate reinforce has no ratio .* accepted are importance_cap"),
+        ({"stop": ("User:", "")}, r"stop is \['User:', ''\]: one is empty"),
         ({"objective": "nsr", "kl_coefficient": 0.1, "kl_where": "reward"}, "objective is 'nsr': negative_only takes"),
     ],
 )
