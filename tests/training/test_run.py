@@ -299,18 +299,20 @@ def test_staleness_is_one_update_and_none_after_a_checkpoint(config, setup, monk
     settings = UpdateSettings(model.config, objective.loss, optimizer)
     params = load_params(model.folder, model.config, mesh)
     state = init_state(params, 0, config=model.config, optimizer=make_optimizer(optimizer), mesh=mesh)
-    policies, one = [jax.tree.map(jnp.copy, state.params)], jnp.float32(1.0)
-    sampling = {"samples": 4, "max_new_tokens": setup.roller.task.max_new_tokens, "temperature": 1.0}
+    policies, temperature = [jax.tree.map(jnp.copy, state.params)], jnp.float32(config.temperature)
+    sampling = {"samples": 4, "max_new_tokens": setup.roller.task.max_new_tokens, "temperature": config.temperature}
     with contextlib.closing(train_batches(setup.roller.task, 0, 0, 8)) as batches:
         for step, updates in enumerate((0, 0, 1, 3, 3), 1):
             graded = setup.roller(policies[updates], next(batches), seed=0, step=step, **sampling)
             rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
             batch, _ = make_batch(graded.prompts, graded.rollouts, rewards, None, None, objective=objective)
-            arguments = (batch.prompts, batch.rollouts.tokens, setup.roller.prefix, one)
+            arguments = (batch.prompts, batch.rollouts.tokens, setup.roller.prefix, temperature)
             old = policy_log_probabilities(state.params, *arguments, settings=settings, mesh=mesh)
             batch = dataclasses.replace(batch, old_log_probabilities=old)
             for _ in range(2):
-                state, metrics = update(state, batch, setup.roller.prefix, one, None, settings=settings, mesh=mesh)
+                state, metrics = update(
+                    state, batch, setup.roller.prefix, temperature, None, settings=settings, mesh=mesh
+                )
             policies.append(jax.tree.map(jnp.copy, state.params))
             assert {name: result.metrics[step - 1][name] for name in metrics} == jax.device_get(metrics)
             assert result.metrics[step - 1]["reward"] == graded.rewards.mean()
