@@ -17,6 +17,7 @@ import numpy as np
 import tyro
 
 from experiments.benchmarks.peers.trl import step as trl_step
+from experiments.benchmarks.peers.tunix import step as tunix_step
 from experiments.benchmarks.turns import OURS, Peer, Side, Turn, chosen, report, take_turns
 from experiments.benchmarks.work import forward_flops, matrix_product_gflops
 from experiments.presets import PRESETS
@@ -24,7 +25,7 @@ from rlvr_jax.evaluation import GradedRollouts, Roller
 from rlvr_jax.evaluation.evaluate import EVALUATION_STEP
 from rlvr_jax.training import TrainConfig, prepare, train
 
-PEERS = {"trl": Peer(trl_step, ("trl", "torch", "datasets"))}
+PEERS = {"trl": Peer(trl_step, ("trl", "torch", "datasets")), "tunix": Peer(tunix_step, ("tunix",))}
 PHASES = ("sample_seconds", "verify_seconds", "update_seconds")
 
 
@@ -37,18 +38,19 @@ class StepBenchmark:
     """Steps that are timed, after one that compiles."""
     to_the_limit: bool = False
     """No token ends a completion, so that all sides write equally many."""
-    peers: tuple[Literal["trl"], ...] | None = None
+    peers: tuple[Literal["trl", "tunix"], ...] | None = None
     """Beside whom; default: all that are installed."""
     peer_rows: int = 32
     """Completions that peers' updates take at a time: all their activations exist at once."""
     trl_floor: float | None = None
     """Times faster than TRL."""
+    tunix_floor: float | None = None
     json: bool = False
     """Print all figures as one JSON object on the last line."""
 
 
 STEPS = {
-    "step": StepBenchmark(PRESETS["smollm2_arithmetic"], repeats=5, trl_floor=5.0),
+    "step": StepBenchmark(PRESETS["smollm2_arithmetic"], repeats=5, trl_floor=5.0, tunix_floor=5.0),
     # Of the lengths of GSM8K: prompts of 94 tokens on average, of which 22 are shared.
     "step_long": StepBenchmark(
         TrainConfig(task="reasoning_gym:leg_counting", samples_per_prompt=8, max_new_tokens=64),
@@ -56,6 +58,7 @@ STEPS = {
         to_the_limit=True,
         peer_rows=16,
         trl_floor=3.0,
+        tunix_floor=3.0,
     ),
 }
 
@@ -131,7 +134,8 @@ def benchmark_step(arguments: StepBenchmark) -> int:
         f"({figures['roofline_fraction']:.0%})."
     )
     rows = {"step": measured.seconds, **{name.removesuffix("_seconds"): {OURS: phases[name]} for name in PHASES}}
-    return report(figures, rows, {"ratio_to_trl": arguments.trl_floor}, caption=caption, json=arguments.json)
+    floors = {f"ratio_to_{name}": getattr(arguments, f"{name}_floor") for name in PEERS}
+    return report(figures, rows, floors, caption=caption, json=arguments.json)
 
 
 def spread(values: list[float]) -> dict[str, float]:
