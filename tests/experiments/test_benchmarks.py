@@ -59,6 +59,7 @@ def test_update_is_the_one_that_torch_does(tiny_model, monkeypatch):
     assert figures["gflop"] == 3e-9 * work.forward_flops(TINY, made.mask.sum(-1), made.lengths)
 
 
+@pytest.mark.slow
 def test_dense_update_is_the_one_that_torch_does(tiny_model, monkeypatch):
     monkeypatch.setattr(update, "matrix_product_gflops", lambda: 1.0)
     made = work.dense_work(TINY.vocab_size, sequences=2, length=6)
@@ -106,6 +107,7 @@ def test_sampling_of_ours_has_the_given_lengths(tiny_model, monkeypatch):
     assert np.isfinite(figures["decode_gflops"])
 
 
+@pytest.mark.slow
 def test_step_takes_a_turn_at_each_step_of_the_loop(call, tiny_model, monkeypatch):
     monkeypatch.setattr(step, "matrix_product_gflops", lambda: 1.0)
 

@@ -153,7 +153,7 @@ LIMITS = np.random.default_rng(4).integers(1, 41, (8, 3))
 
 @pytest.mark.parametrize(
     ("changes", "slots", "rows"),
-    [({}, 5, 1), ({}, 24, 1), ({}, 16, 4), (HYBRID, 10, 2)],
+    [({}, 5, 1), ({}, 24, 1), ({}, 16, 4), pytest.param(HYBRID, 10, 2, marks=pytest.mark.slow)],
     ids=["refilled", "narrowed", "both on four shares", "qwen3_5"],
 )
 def test_tokens_do_not_depend_on_the_number_of_slots(params, prompts, changes, slots, rows):
