@@ -50,8 +50,9 @@ def _keep_compiled_programs() -> None:
     """
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-        # Programs of less than a second are many: together they take as long as a large one.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            # Programs of less than a second are many: together they take as long as a large one.
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def parse(kind: type[Arguments], description: str) -> Arguments:

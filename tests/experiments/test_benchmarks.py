@@ -49,6 +49,7 @@ def test_forward_flops_against_a_count_by_hand():
     assert work.forward_flops(TINY, np.array([2]), np.array([[1, 3]]), prefix=1) == expected
 
 
+@pytest.mark.slow
 def test_update_is_the_one_that_torch_does(tiny_model, monkeypatch):
     monkeypatch.setattr(update, "matrix_product_gflops", lambda: 1.0)
     made = work.make_work(SMALL, TINY.vocab_size)
