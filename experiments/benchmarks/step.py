@@ -21,7 +21,7 @@ from experiments.benchmarks.peers.tunix import step as tunix_step
 from experiments.benchmarks.turns import OURS, Peer, Side, Turn, chosen, report, take_turns
 from experiments.benchmarks.work import forward_flops, matrix_product_gflops
 from experiments.presets import PRESETS
-from rlvr_jax.evaluation import GradedRollouts, Roller
+from rlvr_jax.evaluation import Pending, Roller
 from rlvr_jax.evaluation.evaluate import EVALUATION_STEP
 from rlvr_jax.training import TrainConfig, prepare, train
 
@@ -67,20 +67,26 @@ class _TakingTurns(Roller):
     """Waits for its turn at the beginning of each step of a run, and of the evaluation that ends it."""
 
     def __init__(self, roller: Roller, turn: Turn, to_the_limit: bool):
-        super().__init__(roller.model, roller.task, roller.encoder, roller.mesh, roller.slots)
-        self._turn, self.flops = turn, []
+        # All that it holds, so that it samples as the run's own.
+        vars(self).update(vars(roller))
+        self._turn, self._sampled = turn, []
         if to_the_limit:
             self.stop_tokens = jnp.full_like(self.stop_tokens, -1)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> GradedRollouts:
+    def dispatch(self, *args: Any, **kwargs: Any) -> Pending:
         in_training = kwargs["step"] != EVALUATION_STEP
-        if in_training or self.flops:
+        if in_training or self._sampled:
             self._turn()
-        graded = super().__call__(*args, **kwargs)
+        pending = super().dispatch(*args, **kwargs)
         if in_training:
-            own = np.asarray(graded.prompts.mask).sum(-1)
-            self.flops.append(forward_flops(self.model.config, own, graded.lengths, len(self.prefix)))
-        return graded
+            self._sampled.append((pending.prompts.mask, pending.rollouts.mask))
+        return pending
+
+    @property
+    def flops(self) -> list[float]:
+        """Of a forward pass over what each step sampled; not counted during the run, which it would keep waiting."""
+        lengths = ((np.asarray(prompts).sum(-1), np.asarray(own).sum(-1)) for prompts, own in self._sampled)
+        return [forward_flops(self.model.config, *pair, len(self.prefix)) for pair in lengths]
 
 
 def ours(arguments: StepBenchmark, turn: Turn) -> dict[str, Any]:

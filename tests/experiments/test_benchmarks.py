@@ -108,7 +108,6 @@ def test_sampling_of_ours_has_the_given_lengths(tiny_model, monkeypatch):
     assert np.isfinite(figures["decode_gflops"])
 
 
-@pytest.mark.slow
 def test_step_takes_a_turn_at_each_step_of_the_loop(call, tiny_model, monkeypatch):
     monkeypatch.setattr(step, "matrix_product_gflops", lambda: 1.0)
 
