@@ -5,7 +5,7 @@ python -m experiments.benchmark gsm8k --model FOLDER --data FOLDER --repeats 3
 python -m experiments.benchmark step                 # the quick start's step beside TRL's and tunix's
 python -m experiments.benchmark step_long            # 8 prompts x 8 samples x 64 tokens, beside the same
 python -m experiments.benchmark update               # an update beside torch's
-python -m experiments.benchmark sampling             # completions of unequal length beside transformers and llama.cpp
+python -m experiments.benchmark sampling             # completions of unequal length beside transformers' generate
 python -m experiments.benchmark objectives           # advantages beside plain mean-centring
 python -m experiments.benchmark logprobs             # log-probabilities in chunks beside all at once
 python -m experiments.benchmark accelerator          # decoding and updates of model shapes, random weights (GPU, TPU)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from rlvr_jax.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
@@ -16,6 +18,10 @@ class Precision:
     int8_cache: bool = False
     """Keep the completions' keys and values in 8 bits, a scale for each token and head. The state of Gated DeltaNet
     layers stays float32: it does not grow, and an error in it would."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (None, "float32", "bfloat16"):
+            raise UserError(f"dtype of rollouts is {self.dtype!r}, accepted are None, 'float32', 'bfloat16'")
 
     @property
     def exact(self) -> bool:

@@ -40,7 +40,7 @@ def make_batch(
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "mesh"))
-def policy_log_probabilities(
+def trainer_log_probabilities(
     params: PyTree,
     prompts: Prompts,
     tokens: Int[AnyArray, "P G T"],

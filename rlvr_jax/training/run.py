@@ -18,7 +18,7 @@ from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.tasks.pipeline import train_batches
-from rlvr_jax.training.batch import make_batch, policy_log_probabilities
+from rlvr_jax.training.batch import make_batch, trainer_log_probabilities
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.collect import collect
 from rlvr_jax.training.compilations import compilations
@@ -131,7 +131,7 @@ def train(
         "batch": config.evaluation_batch,
     }
 
-    with Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
+    with contextlib.closing(folder), Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
         state = _first_state(config, setup, checkpoints)
         done = int(state.step)
         folder.rewind(done)
@@ -193,7 +193,7 @@ def train(
                 updating = time.perf_counter()
                 rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
                 log_probabilities_under = functools.partial(
-                    policy_log_probabilities,
+                    trainer_log_probabilities,
                     prompts=prompts,
                     tokens=rollouts.tokens,
                     prefix=roller.prefix,
@@ -236,7 +236,6 @@ def train(
                     evaluate_at(step)
                 if to_save:
                     checkpoints.save(state)
-    folder.close()
     return read_result(folder.path)
 
 

@@ -139,3 +139,14 @@ def test_questions_are_those_of_a_run(tiny_model):
     assert asked.texts[3].endswith(asked.rows[3].question)
     assert asked.stop_tokens == [0, *asked.tokenizer.encode("\n")]
     assert [verdict.correct for verdict in asked.verify(asked.rows[:1], [f" {asked.rows[0].answer}\n"])] == [True]
+
+
+def test_accelerator_tells_shares_of_what_the_device_can_do(call):
+    decoding, updating = ("--prompt", 8, "--tokens", 4, "--batches", 8), ("--update-groups", 1, "--update-tokens", 8)
+    how = ("--shapes", "tiny", "--repeats", 1, "--decode-floor", 1e9, "--json")
+    code, out, _ = call(benchmark, "accelerator", *decoding, *updating, *how)
+    assert code == 1
+    rows = json.loads(out.splitlines()[-1])["rows"]
+    assert set(rows) == {"tiny, decode 8", "tiny, update"}
+    assert all(0 < row["share"] < 1 for row in rows.values())
+    assert call(benchmark, "accelerator", "--batches", 12)[0] == 2

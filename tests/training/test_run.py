@@ -34,7 +34,7 @@ from rlvr_jax.training import (
     train,
     update,
 )
-from rlvr_jax.training.batch import policy_log_probabilities
+from rlvr_jax.training.batch import trainer_log_probabilities
 from rlvr_jax.training.run_folder import RunFolder
 from rlvr_jax.training.state import OptimizerSettings
 
@@ -307,7 +307,7 @@ def test_staleness_is_one_update_and_none_after_a_checkpoint(config, setup, monk
             rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
             batch, _ = make_batch(graded.prompts, graded.rollouts, rewards, None, None, objective=objective)
             arguments = (batch.prompts, batch.rollouts.tokens, setup.roller.prefix, temperature)
-            old = policy_log_probabilities(state.params, *arguments, settings=settings, mesh=mesh)
+            old = trainer_log_probabilities(state.params, *arguments, settings=settings, mesh=mesh)
             batch = dataclasses.replace(batch, old_log_probabilities=old)
             for _ in range(2):
                 state, metrics = update(

@@ -14,7 +14,7 @@ from rlvr_jax.objectives import KL, OBJECTIVES, Loss, Objective, advantages, los
 from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh, named_sharding
 from rlvr_jax.training import UpdateSettings, init_state, make_batch, make_optimizer, update
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
-from rlvr_jax.training.batch import policy_log_probabilities
+from rlvr_jax.training.batch import trainer_log_probabilities
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.state import OptimizerSettings
 
@@ -68,8 +68,8 @@ def test_importance_weights_and_the_ratio_to_old_log_probabilities_by_hand(param
     """At moved parameters, sampled from the first ones, the second of two updates after others in between."""
     moved, old_policy = (jax.tree.map(lambda x, c=c: x * c, params) for c in (1.4, 1.2))
     arguments = (batch.prompts, batch.rollouts.tokens, PREFIX, ONE)
-    old = policy_log_probabilities(old_policy, *arguments, settings=SETTINGS, mesh=one_device)
-    now = policy_log_probabilities(moved, *arguments, settings=SETTINGS, mesh=one_device)
+    old = trainer_log_probabilities(old_policy, *arguments, settings=SETTINGS, mesh=one_device)
+    now = trainer_log_probabilities(moved, *arguments, settings=SETTINGS, mesh=one_device)
     rollouts, mask, advantages = batch.rollouts, batch.rollouts.mask, batch.advantages
     cap, surrogate = 1.02, using(losses.ppo_clip, clip_low=0.05, clip_high=0.05)
     settings = dataclasses.replace(SETTINGS, micro_batches=2, loss=Loss(surrogate, importance_cap=cap))
@@ -247,7 +247,7 @@ def test_kl_in_the_reward_by_hand(params, batch, one_device):
     """Sign's reward minus beta times the summed log-ratio to another policy."""
     moved = jax.tree.map(lambda x: x * 1.05, params)
     arguments = (batch.prompts, batch.rollouts.tokens, PREFIX, ONE)
-    reference = policy_log_probabilities(moved, *arguments, settings=SETTINGS, mesh=one_device)
+    reference = trainer_log_probabilities(moved, *arguments, settings=SETTINGS, mesh=one_device)
     objective = Objective(advantages.sign, Loss(kl=KL(0.1, "k1", "reward")))
     got, _ = make_batch(batch.prompts, batch.rollouts, batch.rewards, reference, None, objective=objective)
     difference = np.where(batch.rollouts.mask, batch.rollouts.log_probabilities - reference, 0.0).sum(-1)
