@@ -8,4 +8,5 @@ temperature 1 goes from 0.25 to about 0.5. The learning rate matters: 3e-5 alrea
 
 from rlvr_jax.training import TrainConfig
 
-PRESET = TrainConfig()
+# Completions are short, but with the questions' common prefix they are all there is: packed, an update takes 17 % less.
+PRESET = TrainConfig(packing=4)

@@ -1,8 +1,9 @@
 """Attention over keys that are shared: by the whole batch (a prefix), by a group (its prompt), or by nobody.
 
 A query's keys come from several *sources*. A source that many queries share is stored once and never copied:
-the queries that share it are folded into one long axis, so its scores are one large matrix product. One softmax
-runs over the scores of all sources side by side, which makes the result exact.
+the queries that share it are folded into one long axis, so its scores are one large matrix product. What the queries
+read from each source is weighted by exponentials that share one offset and is divided by the sum over all sources,
+which makes the result exact: it is that of one softmax.
 
 `attend` is the reference, and the fastest for a single query and on CPU. It stores all scores, so `attend_causally`
 takes a fused kernel for long queries on accelerators.
@@ -84,29 +85,33 @@ def attend(
         return pick(split.reshape(*shared[:-1], -1, *grouped[-3:], x.shape[-1]), source.places.of_query)
 
     queries = queries.reshape(*grouped, head_dim)
-    scores = []
+    scores, highest = [], jnp.full((*grouped, 1), -jnp.inf)
     for source in sources:
         keys = source.keys.astype(queries.dtype)
         product = jnp.matmul(folded(queries, source), keys, preferred_element_type=jnp.float32)
         if source.scales is not None:
             product *= source.scales[0][..., None, :]
-        score = unfolded(product, source) * head_dim**-0.5
+        score = product * head_dim**-0.5
         if source.visible is not None:
+            seen = source.visible[..., None, None, :]
+            seen = folded(jnp.broadcast_to(seen, (*grouped, seen.shape[-1])), source)
             # A finite floor: a query that sees nothing (a pad) gets a harmless average, not NaN.
-            score = jnp.where(source.visible[..., None, None, :], score, -1e30)
+            score = jnp.where(seen, score, -1e30)
         scores.append(score)
-    weights = jax.nn.softmax(jnp.concatenate(scores, -1), axis=-1).astype(queries.dtype)
+        highest = jnp.maximum(highest, unfolded(score.max(-1, keepdims=True), source))
 
-    context = jnp.zeros((*grouped, head_dim), queries.dtype)
-    start = 0
-    for source in sources:
-        size = source.keys.shape[-1]
-        own_weights = folded(weights[..., start : start + size], source)
+    # Each source's scores stay in the order of its product: bringing them side by side costs more than all else here.
+    highest = jax.lax.stop_gradient(highest)
+    context, total = jnp.zeros((*grouped, head_dim)), jnp.zeros((*grouped, 1))
+    for source, score in zip(sources, scores, strict=True):
+        weights = jnp.exp(score - folded(highest, source))
+        total += unfolded(weights.sum(-1, keepdims=True), source)
         if source.scales is not None:
-            own_weights *= source.scales[1][..., None, :]
-        context += unfolded(own_weights @ source.values.astype(queries.dtype), source)
-        start += size
-    return context.reshape(*batch, length, heads * head_dim)
+            weights *= source.scales[1][..., None, :]
+        values = source.values.astype(queries.dtype)
+        product = jnp.matmul(weights.astype(queries.dtype), values, preferred_element_type=jnp.float32)
+        context += unfolded(product, source)
+    return (context / total).astype(queries.dtype).reshape(*batch, length, heads * head_dim)
 
 
 def attend_causally(

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from rlvr_jax.models import gated_delta
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.linear import linear, swiglu
+from rlvr_jax.models.norm import rms_norm
 from rlvr_jax.models.rotary import Rotation, rotate
 
 Params = dict[str, Any]
@@ -80,10 +81,8 @@ class RMSNorm(nnx.Module):
         self.eps, self.zero_centred = eps, zero_centred
 
     def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
-        wide = x.astype(jnp.float32)
-        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + self.eps)
         scale = 1 + self.scale[...] if self.zero_centred else self.scale[...]
-        return (normed * scale).astype(x.dtype)
+        return rms_norm(x, scale, self.eps)
 
 
 class Attention(nnx.Module):

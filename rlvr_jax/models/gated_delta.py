@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
 from rlvr_jax.models.linear import linear
+from rlvr_jax.models.norm import rms_norm
 
 _EXACT = jax.lax.Precision.HIGHEST
 """Accelerators would round float32 factors to 8 or 11 bits; the products with the state are few enough not to."""
@@ -199,9 +200,8 @@ def gated_rms_norm(
     x: Float[Array, "*tokens V"], gate: Float[Array, "*tokens V"], scale: Float[Array, " V"], eps: float
 ) -> Float[Array, "*tokens V"]:
     """`scale * x / rms(x) * silu(gate)` in float32, returned in the type of the gate."""
-    wide = x.astype(jnp.float32)
-    normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + eps)
-    return (scale * normed * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
+    normed = rms_norm(x.astype(jnp.float32), scale, eps)
+    return (normed * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
 
 
 def project(weights: Weights, x: Float[Array, "tokens hidden"]) -> Projected:

@@ -4,6 +4,7 @@ Weights are `[out, in]`, as checkpoints store them: on CPU the product with few 
 rows it makes no difference.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -41,13 +42,40 @@ def linear(
         return jax.lax.optimization_barrier(product).T
 
     def any_tokens(x: Array, weight: Array) -> Array:
-        return jnp.einsum("ni,oi->no", x, weight, preferred_element_type=dtype)
+        return _product(x, weight, dtype)
 
     if isinstance(weight, Int8Array):
         return any_tokens(x, weight.values.astype(x.dtype)) * weight.scale
     if x.shape[0] > 32:
         return any_tokens(x, weight)
     return jax.lax.platform_dependent(x, weight, cpu=few_tokens, default=any_tokens)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: Array, weight: Array, dtype: jnp.dtype | None) -> Array:
+    return jnp.einsum("ni,oi->no", x, weight, preferred_element_type=dtype)
+
+
+def _product_backward(_: jnp.dtype | None, factors: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    """In the gradient of the weight XLA's CPU compiler transposes the left factor, and computes within that slow copy
+    anew what made it: the left one is to be the narrower. The barrier keeps its simplifier from turning them back."""
+    x, weight = factors
+
+    def narrow_on_the_left(x: Array, cotangent: Array) -> Array:
+        return jax.lax.optimization_barrier(jnp.einsum("ni,no->io", x, cotangent)).T
+
+    def plain(x: Array, cotangent: Array) -> Array:
+        return jnp.einsum("no,ni->oi", cotangent, x)
+
+    of_x = jnp.einsum("no,oi->ni", cotangent, weight)
+    if weight.shape[0] > weight.shape[1]:
+        of_weight = jax.lax.platform_dependent(x, cotangent, cpu=narrow_on_the_left, default=plain)
+    else:
+        of_weight = plain(x, cotangent)
+    return of_x.astype(x.dtype), of_weight.astype(weight.dtype)
+
+
+_product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight)), _product_backward)
 
 
 @jax.custom_vjp
