@@ -120,8 +120,8 @@ def table(summary: dict[str, Any]) -> Table:
     lengths = summary["lengths"]
     shown = Table(
         title=f"{summary['model']} on {summary['topology']} ({shape})",
-        caption=f"per device; {summary['completions']} completions of up to {lengths['completion']} tokens after prompts "
-        f"of {lengths['prompt']}, prefix {lengths['prefix']}. Seconds: at the chip's published peak rates, so at least.",
+        caption=f"per device; {summary['completions']} completions of up to {lengths['completion']} tokens after "
+        f"prompts of {lengths['prompt']}, prefix {lengths['prefix']}. Seconds at the chip's published peak rates.",
     )
     for column in ("", *programs):
         shown.add_column(column, justify="right" if column else "left")
@@ -168,7 +168,7 @@ def verdict(summary: dict[str, Any]) -> str:
         return f"does not fit: {', '.join(over)} of {hbm / 1e9:.0f} GB"
     times = [sum(each["seconds"][how] for each in programs.values()) for how in ("overlapped", "one_by_one")]
     return (
-        f"fits; a step of {', '.join(programs)} takes at least {times[0]:.2f} s, {times[1]:.2f} s where nothing overlaps "
+        f"fits; {' + '.join(programs)} take at least {times[0]:.2f} s, {times[1]:.2f} s where nothing overlaps "
         f"({summary['chip']['source']})"
     )
 

@@ -189,11 +189,9 @@ class Reader:
     def _computation(self, name: str) -> Cost:
         instructions = self.computations[name]
         around = {each.name: each for each in instructions}
-        known: set[str] = set()
-        return sum((self._one(each, around, known) for each in instructions), Cost())
+        return sum((self._one(each, around) for each in instructions), Cost())
 
-    def _one(self, each: Instruction, around: Mapping[str, Instruction], known: set[str]) -> Cost:
-        """`known`: channels of the collectives counted so far; the pieces of one that runs beside others share it."""
+    def _one(self, each: Instruction, around: Mapping[str, Instruction]) -> Cost:
         shapes = {name: around[name].shapes for name in each.operands}
         if each.opcode == "while":
             turns = self._turns(each, around)
@@ -205,13 +203,9 @@ class Reader:
         if each.opcode in ("call", "async-start"):
             return sum((self._computation(name) for name in each.called("to_apply", "calls")), Cost())
         if each.opcode == "fusion":
-            return self._fusion(each, known)
+            return self._fusion(each)
         kind = each.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
-            channel = re.search(r"channel_id=(\d+)", each.attributes)
-            if channel and channel[1] in known:
-                return Cost()
-            known.update(channel.groups() if channel else ())
             operands = [shape for name in each.operands for shape in shapes[name]]
             return Cost(
                 memory_bytes=_bytes((*operands, each.shapes[-1])), collectives={kind: _traffic(kind, each, operands)}
@@ -238,14 +232,26 @@ class Reader:
             return 2 * _bytes(shapes[each.operands[-1 if each.opcode == "scatter" else 1]])
         return _bytes(each.shapes) + _bytes(shape for name in each.operands for shape in shapes[name])
 
-    def _fusion(self, each: Instruction, known: set[str]) -> Cost:
+    def _fusion(self, each: Instruction) -> Cost:
         """Within a fusion only products and collectives count, and of its inputs what is read of them."""
-        inside = self.computations[each.called("calls")[0]]
+        (name,) = each.called("calls")
+        inside = self.computations[name]
         named = {one.name: one for one in inside}
+        # A collective beside other work is begun in one fusion, carried on in others and ended in one more.
+        stages = {
+            operand: found[0]
+            for one in inside
+            if (found := re.findall(r"AsyncCollective(Start|Done)", one.attributes))
+            for operand in one.operands
+        }
         total = Cost()
         for one in inside:
-            cost = self._one(one, named, known)
-            total += cost if cost.collectives else dataclasses.replace(cost, memory_bytes=0.0)
+            cost = self._one(one, named)
+            stage = stages.get(one.name, "Carried" if name.startswith("async_collective_fusion") else "Start")
+            if cost.collectives and one.opcode != "fusion":
+                total += cost if stage == "Start" else Cost()
+            else:
+                total += dataclasses.replace(cost, memory_bytes=0.0)
         reduced = total.collectives.get("all-reduce")
         if reduced and each.shapes[0].size < max(one.shapes[0].size for one in inside if one.opcode == "all-reduce"):
             # A reduce-scatter, as the TPU compiler writes it: of the sum each device takes its part.
@@ -265,12 +271,17 @@ class Reader:
             found = users.get(name, [])
             return [real for one in found for real in (readers(one.name) if one.opcode == "bitcast" else [one])]
 
+        named = {one.name: one for one in inside}
         total = 0.0
         for one in inside:
-            if one.opcode == "parameter" and not all(_passed_on(user) for user in readers(one.name)):
-                sliced = all(user.opcode in _SLICES for user in readers(one.name))
-                parts = [user.shapes[0]._replace(space=one.shapes[0].space) for user in readers(one.name)]
-                total += _bytes(parts if sliced else one.shapes)
+            users_of_one = readers(one.name)
+            if one.opcode != "parameter" or all(_passed_on(user) for user in users_of_one):
+                continue
+            # A slice's other operands are the places where it begins.
+            if all(user.opcode in _SLICES and _origin(user.operands[0], named) is one for user in users_of_one):
+                total += _bytes(user.shapes[0]._replace(space=one.shapes[0].space) for user in users_of_one)
+            else:
+                total += _bytes(one.shapes)
         return total
 
     def _written(self, each: Instruction, inside: Sequence[Instruction]) -> float:
