@@ -37,6 +37,16 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
 (bf16), bidirectional inter-chip interconnect bandwidth (400, 1,200 and 800 GB/s)."""
 
 
+_LIBTPU = {
+    # Else libtpu asks a cloud's metadata server which machine this is, and complains of every answer that it misses.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Else one process alone may use it.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
 def chip_of(topology: str) -> Chip:
     """Of a topology like v5e:4x4. Raises UserError for another kind or form."""
     found = re.fullmatch(r"(\w+):\d+(x\d+){1,2}", topology)
@@ -54,11 +64,8 @@ def topology_devices(topology: str) -> list[jax.Device]:
         raise UserError("libtpu, the TPU compiler, is not installed: accepted is pip install libtpu")
     # JAX looks for real devices in the first computation of a process; here it shall find the host alone.
     jax.config.update("jax_platforms", "cpu")
-    # libtpu would ask a cloud's metadata server what machine this is, and lock itself for one process.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+    for name, value in _LIBTPU.items():
+        os.environ.setdefault(name, value)
     from jax.experimental import topologies
 
     sides = topology.split(":")[1].split("x")

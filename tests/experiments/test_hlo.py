@@ -47,7 +47,7 @@ LOOP = textwrap.dedent(
       %w0 = bf16[5,16,4]{2,1,0:T(8,128)(2,1)} parameter(1)
       %zero = s32[]{:T(128)} constant(0)
       %start = (s32[]{:T(128)}, bf16[8,16]{1,0:T(8,128)(2,1)}, bf16[5,16,4]{2,1,0:T(8,128)(2,1)}) tuple(%zero, %x0, %w0)
-      %loop = (s32[], bf16[8,16]{1,0:T(8,128)}, bf16[5,16,4]{2,1,0:T(8,128)}) while(%start), condition=%condition, body=%body
+      %loop = (s32[], bf16[8,16]{1,0:T(8,128)}, bf16[5,16,4]{2,1,0}) while(%start), condition=%condition, body=%body
       ROOT %out = bf16[8,16]{1,0:T(8,128)(2,1)} get-tuple-element(%loop), index=1
     }
     """
