@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from experiments.compiling.hlo import Cost, Reader
+from experiments.compiling.costs import Cost, Reader
 from rlvr_jax.models import ModelConfig, abstract_params, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.records import Batch, Prompts, Rollouts

@@ -5,17 +5,17 @@ import json
 
 import jax
 import pytest
+from conftest import TINY
 
 from experiments import aot
 from experiments.compiling import chips
-from experiments.compiling.hlo import Cost, Traffic
+from experiments.compiling.costs import Cost, Traffic
 from experiments.compiling.programs import Lengths, Program, least_collective_bytes
 from experiments.presets import PRESETS
 from rlvr_jax.models import abstract_params, open_config
 from rlvr_jax.models.published import PUBLISHED
 from rlvr_jax.sharding import MeshShape, make_mesh
 from rlvr_jax.training import TrainConfig
-from tests.conftest import TINY
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed"

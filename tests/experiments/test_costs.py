@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.compiling.hlo import Reader, Shape, Traffic
+from experiments.compiling.costs import Reader, Traffic
+from experiments.compiling.hlo import Shape
 from rlvr_jax.sharding import MeshShape, make_mesh, named_sharding
 
 LOOP = textwrap.dedent(
