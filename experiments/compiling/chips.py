@@ -71,6 +71,8 @@ def topology_devices(topology: str) -> list[jax.Device]:
     sides = topology.split(":")[1].split("x")
     # A host of v5e and v6e holds 2 x 2 chips or more unless it is told otherwise.
     small = {"chips_per_host_bounds": [1, 1, 1]} if set(sides) == {"1"} else {}
+    # libtpu ends the process over a flag of XLA that only other platforms have; its own are in LIBTPU_INIT_ARGS.
+    os.environ.pop("XLA_FLAGS", None)
     try:
         return list(topologies.get_topology_desc(topology_name=topology, platform="tpu", **small).devices)
     except jax.errors.JaxRuntimeError as error:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 
 import jax
 import pytest
@@ -82,6 +83,13 @@ def test_times_and_share_by_hand():
     assert found["fits"]
     assert not aot.figures_of(Program(1.0, {"total": 16.1e9}, cost), chips.CHIPS["v5e"])["fits"]
     assert not aot.figures_of(Program(1.0, {"total": 1e9}, None), chips.CHIPS["v5e"])["fits"]
+
+
+@pytest.fixture(autouse=True)
+def flags_of_other_tests(monkeypatch):
+    """The command takes XLA_FLAGS out of the environment; XLA reads them when the first device is asked for."""
+    jax.devices()
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])
 
 
 def flags(folder, **more):
