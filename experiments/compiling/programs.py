@@ -19,7 +19,7 @@ from rlvr_jax.sampling import Request, SamplingSettings, begin, finish
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.training import TrainConfig, make_optimizer, update
 from rlvr_jax.training.run import update_settings
-from rlvr_jax.training.state import abstract_state
+from rlvr_jax.training.state import abstract_state, policy_params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,11 @@ def compile_programs(
     memory = None if start is None else jax.eval_shape(start)
     state = abstract_state(model, make_optimizer(settings.optimizer), trained, mesh, memory, config.lora)
     reference = params if config.kl_coefficient or config.lora else None
+    sampled = jax.tree.map(
+        _with_sharding,
+        jax.eval_shape(lambda t, r: policy_params(t, r, config.lora, config.compute_dtype), trained, reference),
+        shardings,
+    )
     batch, request = _batch(config, mesh, lengths), _request(config, mesh, lengths)
     sampling = SamplingSettings(
         model, config.samples_per_prompt, lengths.completion, batch_shards(mesh), config.slots, config.rollout, mesh
@@ -70,10 +75,10 @@ def compile_programs(
         arguments = (state, batch, request.prefix, request.temperature, reference)
         compiled["update"] = _compiled(lambda: update.lower(*arguments, settings=settings, mesh=mesh), 0, 0)
     if "begin" in names:
-        compiled["begin"] = _compiled(lambda: begin.lower(params, request, settings=sampling), kept, turns)
+        compiled["begin"] = _compiled(lambda: begin.lower(sampled, request, settings=sampling), kept, turns)
     if "finish" in names:
-        begun = _begun(params, request, sampling, mesh)
-        compiled["finish"] = _compiled(lambda: finish.lower(params, request, *begun, settings=sampling), kept, 0)
+        begun = _begun(sampled, request, sampling, mesh)
+        compiled["finish"] = _compiled(lambda: finish.lower(sampled, request, *begun, settings=sampling), kept, 0)
     return compiled
 
 

@@ -144,7 +144,7 @@ def train(
             def evaluate_at(step: int, known: Evaluation | None = None) -> None:
                 result = known or evaluate(
                     roller,
-                    policy_params(state.params, reference, config.lora),
+                    policy_params(state.params, reference, config.lora, config.compute_dtype),
                     **evaluation_settings,
                     progress=lambda done: progress.evaluating(done, config.evaluation_questions),
                 )
@@ -156,7 +156,7 @@ def train(
             def dispatch(step: int) -> Pending:
                 # Joined weights are bound to no name, so that they are gone when the update needs the memory.
                 return roller.dispatch(
-                    policy_params(state.params, reference, config.lora),
+                    policy_params(state.params, reference, config.lora, config.compute_dtype),
                     next(batches),
                     seed=config.seed,
                     step=step,
@@ -204,7 +204,9 @@ def train(
                     prompts, rollouts, rewards, reference_log_probabilities, state.objective, objective=objective
                 )
                 if objective.loss.importance_cap and config.updates_per_rollout > 1:
-                    old = log_probabilities_under(policy_params(state.params, reference, config.lora))
+                    old = log_probabilities_under(
+                        policy_params(state.params, reference, config.lora, config.compute_dtype)
+                    )
                     batch = dataclasses.replace(batch, old_log_probabilities=old)
                 state = dataclasses.replace(state, objective=memory)
                 for _ in range(config.updates_per_rollout):
