@@ -1,12 +1,13 @@
 """Does a preset fit a TPU pod, and how fast could it be? Its update and its sampler are compiled without one.
 
 python -m experiments.aot llama3.1_8b_gsm8k --topology v5e:4x4
-python -m experiments.aot qwen3.5_9b_gsm8k --topology v5e:2x4 --mesh.fsdp 8 --mesh.data 1
+python -m experiments.aot qwen3.5_9b_gsm8k --topology v5p:2x2x2 --lora-rank 0
 python -m experiments.aot gsm8k --model FOLDER_OR_HUB_ID --topology v6e:1x1 --prompt-tokens 512
 
 Needs libtpu, the TPU compiler (pip install libtpu), but neither a TPU nor weights: of a model its config.json alone, or
-a hub id that `rlvr_jax.models.published` knows. Takes one to three minutes for each program. Exit status 1 when a
-program does not fit the chip.
+a hub id that `rlvr_jax.models.published` knows. On two cores an 8B update takes two minutes and its sampling one; with
+`--packing` above 1, an update is compiled once for each size of packed completions and once padded, which is what
+needs the most and what figures are of. Exit status 1 when a program does not fit the chip.
 """
 
 import dataclasses
