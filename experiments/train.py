@@ -24,9 +24,24 @@ class Train:
     resume: bool = False
     """Go on from the latest checkpoint of the output folder, if there is one."""
     dry_run: bool = False
-    """Check everything up to the first step, print the configuration, and stop."""
+    """Check everything up to the first step, print the configuration and the plan, and stop."""
     json: bool = False
     """Print all figures as one JSON object on the last line."""
+
+
+def plan(config: TrainConfig, task_tokens: int) -> dict[str, int]:
+    """What the run samples and writes at most, where a task's completions have `task_tokens` by default."""
+    sampled = config.prompts_per_step * config.samples_per_prompt * config.rollouts_per_step
+    every, questions = config.evaluate_every, config.evaluation_questions * config.evaluation_samples
+    evaluations = 2 + ((config.steps - 1) // every if every else 0)
+    return {
+        "completions": config.steps * sampled,
+        "new_tokens": config.steps * sampled * (config.max_new_tokens or task_tokens),
+        "updates": config.steps * config.updates_per_rollout,
+        "evaluations": evaluations,
+        "evaluated_completions": evaluations * questions,
+        "checkpoints": -(-config.steps // config.checkpoint_every) if config.checkpoint_every else 0,
+    }
 
 
 def main() -> None:
@@ -34,7 +49,9 @@ def main() -> None:
     config = arguments.config
     setup = prepare(config)
     if arguments.dry_run:
-        print_json(as_dict(config) | {"output": str(config.folder)})
+        print_json(
+            as_dict(config) | {"output": str(config.folder), "plan": plan(config, setup.roller.task.max_new_tokens)}
+        )
         return
     result = train(config, setup, resume=arguments.resume, name=config.objective)
     summary = summarize({config.objective: [result]})

@@ -53,7 +53,7 @@ def measure(arguments: LogProbsBenchmark, chunk: int) -> Measured:
     import jax
     import jax.numpy as jnp
 
-    from rlvr_jax.models.tree import chunked_log_probabilities
+    from rlvr_jax.models.head import chunked_log_probabilities
 
     keys = jax.random.split(jax.random.key(0), 3)
     hidden = jax.random.normal(keys[0], (arguments.tokens, arguments.hidden))

@@ -129,7 +129,9 @@ class Roller:
             )
         started = time.perf_counter()
         prompts = jax.device_put(self.encoder.encode(rows, prompt_length), named_sharding(self.mesh, ("batch",)))
-        settings = SamplingSettings(self.model.config, samples, max_new_tokens, shards, self.slots, precision)
+        settings = SamplingSettings(
+            self.model.config, samples, max_new_tokens, shards, self.slots, precision, self.mesh
+        )
         request = Request(
             self.prefix,
             prompts,

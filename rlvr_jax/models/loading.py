@@ -10,6 +10,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.models.config import ModelConfig, config_from_hugging_face, text_fields
 from rlvr_jax.models.embedded import embedded_gguf
 from rlvr_jax.models.gguf import convert_gguf
+from rlvr_jax.models.published import PUBLISHED
 
 _HUB_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model"]
 
@@ -42,6 +43,37 @@ def open_model(name: str) -> Model:
     if eos is None:
         raise UserError(f"{name}: no eos_token_id in generation_config.json, config.json or the tokenizer")
     return Model(name, folder, config, tokenizer, tuple(eos) if isinstance(eos, list) else (eos,))
+
+
+def open_config(name: str) -> ModelConfig:
+    """What a model is, without weights or tokenizer at hand: for a hub id its published fields, or `config.json` alone.
+
+    Raises UserError as `open_model`.
+    """
+    if name in PUBLISHED:
+        return config_from_hugging_face(PUBLISHED[name])
+    if _is_hub_id(name):
+        return config_from_hugging_face(_read_json(_download_config(name)))
+    return config_from_hugging_face(_read_json(_folder(name) / "config.json"))
+
+
+def _is_hub_id(name: str) -> bool:
+    is_local = name.startswith(("embedded:", ".", "/", "~")) or name.endswith(".gguf") or Path(name).is_dir()
+    return not is_local and name.count("/") == 1
+
+
+def _download_config(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    # As in _download: all of its errors mean "not to be had".
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"config.json of model {name!r} could not be fetched from the hub ({reason}); accepted are also a local "
+            f"folder with one, and {', '.join(PUBLISHED)}"
+        ) from error
 
 
 def _folder(name: str) -> Path:

@@ -109,26 +109,29 @@ def adapter_shardings(config: ModelConfig, settings: LoraSettings, mesh: Mesh) -
     return unflatten_dict(shardings, sep=".")
 
 
-def adapted(params: Params, adapters: Params, settings: LoraSettings) -> Params:
+def adapted(params: Params, adapters: Params, settings: LoraSettings, dtype: str | jnp.dtype | None = None) -> Params:
     """Parameters of the policy: W + alpha / rank * B A where there is an adapter, in W's type, and W itself elsewhere.
 
-    To train adapters, differentiate with respect to them alone.
+    To train adapters, differentiate with respect to them alone. A `dtype` other than W's, that of computing, spares
+    memory and changes nothing that is computed in it.
     """
     flat = flatten_dict(params)
     of_adapters = flatten_dict(adapters)
     for path in dict.fromkeys(path[:-1] for path in of_adapters):
-        flat[path] = _joined(flat[path], of_adapters[*path, "a"], of_adapters[*path, "b"], settings.scale)
+        weight, (a, b) = flat[path], (of_adapters[*path, factor] for factor in ("a", "b"))
+        flat[path] = _joined(weight, a, b, settings.scale, jnp.dtype(dtype or weight.dtype))
     return unflatten_dict(flat)
 
 
-@functools.partial(jax.jit, static_argnames="scale")
+@functools.partial(jax.jit, static_argnames=("scale", "dtype"))
 def _joined(
     weight: Float[Array, "layers out in"],
     a: Float[Array, "layers rank in"],
     b: Float[Array, "layers out rank"],
     scale: float,
+    dtype: jnp.dtype,
 ) -> Float[Array, "layers out in"]:
-    return (weight + scale * jnp.einsum("lor,lri->loi", b, a)).astype(weight.dtype)
+    return (weight + scale * jnp.einsum("lor,lri->loi", b, a)).astype(dtype)
 
 
 def save_adapters(folder: Path, adapters: PyTree, config: ModelConfig, settings: LoraSettings, base: str) -> None:

@@ -7,6 +7,7 @@ A *row* is one such tree laid out as a flat list of tokens, so that each weight 
 cut into `rows`, one for each device share (and micro-batch); each row computes the prefix again, nothing else.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from rlvr_jax.models.attention import Source, attend_causally
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, Params, Remat, decoder
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, initial_state, mix
+from rlvr_jax.models.head import chunked_log_probabilities
 from rlvr_jax.models.packing import pack, unpack
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.records import AnyArray, Prompts
@@ -161,39 +163,43 @@ def token_log_probabilities(
     remat: Remat = "none",
     chunk: int = 512,
     mesh: Mesh | None = None,
+    fused_attention: bool = True,
     mask: Bool[AnyArray, "P G T"] | None = None,
     packed: int | None = None,
 ) -> Float[Array, "P G T"]:
     """Log-probability of each completion token given all before it, under softmax(logits / temperature).
 
-    Temperature 0 (greedy sampling) is read as 1: the untempered policy. `rows` must divide P. At most `chunk`
-    tokens' logits exist at a time, in either direction. `mesh` is as in `run_tree`; the rows are then split over its
-    batch axes, whose size must divide them. With `packed` only the completion tokens of `mask` are run, at most so many
-    in each row, and others are given 0; each completion has at least one.
+    Temperature 0 (greedy sampling) is read as 1: the untempered policy. `rows` must divide P. Of each row, at most
+    `chunk` tokens' logits exist at a time, in either direction. With the `mesh` that it runs on, the rows are split
+    over its batch axes, whose size must divide them, and long queries take a fused kernel where there is one
+    (`fused_attention`). With `packed` only the completion tokens of `mask` are run, at most so many in each row, and
+    others are given 0; each completion has at least one.
     """
     samples, length = completions.shape[1:]
     model = decoder(config, params)
     mask = jnp.ones(completions.shape, bool) if mask is None else mask
 
-    def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array, mask: Array) -> Float[Array, "N G T"]:
+    def one_row(prompt_tokens: Array, prompt_mask: Array, completions: Array, mask: Array) -> tuple[Array, Array]:
         # The last token of a completion predicts nothing that is asked for, so it is not run.
         tree = Tree(prefix, prompt_tokens, prompt_mask, completions[..., :-1], real=mask[..., 1:])
         fewer = None if packed is None else packed - mask[..., 0].size
-        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat, mesh=mesh, packed=fewer)
+        kernel_mesh = mesh if fused_attention else None
+        prompt_hidden, hidden, _ = run_tree(model, config, tree, remat=remat, mesh=kernel_mesh, packed=fewer)
         last = last_token(prompt_hidden, prompt_mask)
         first = jnp.broadcast_to(last[:, None, None], (last.shape[0], samples, 1, last.shape[-1]))
         hidden = jnp.concatenate([first, hidden], 2)
-
-        def of(hidden: Array, targets: Array) -> Float[Array, " tokens"]:
-            return chunked_log_probabilities(hidden, model.unembedding, targets, temperature, chunk)
-
         if packed is None:
-            return of(hidden.reshape(-1, hidden.shape[-1]), completions.reshape(-1)).reshape(completions.shape)
-        return unpack(of(pack(hidden, mask, packed), pack(completions, mask, packed)), mask)
+            return hidden.reshape(-1, hidden.shape[-1]), completions.reshape(-1)
+        return pack(hidden, mask, packed), pack(completions, mask, packed)
 
-    split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions, mask))
-    batch_axes = None if mesh is None else RULES["batch"]
-    return jax.vmap(one_row, spmd_axis_name=batch_axes)(*split).reshape(-1, samples, length)
+    on_rows = functools.partial(jax.vmap, spmd_axis_name=None if mesh is None else RULES["batch"])
+    rows_of_mask = as_rows(mask, rows)
+    split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions))
+    hidden, targets = on_rows(one_row)(*split, rows_of_mask)
+    found = chunked_log_probabilities(hidden, model.unembedding, targets, temperature, chunk, mesh)
+    if packed is not None:
+        found = on_rows(unpack)(found, rows_of_mask)
+    return found.reshape(-1, samples, length)
 
 
 def logits(
@@ -218,38 +224,6 @@ def logits(
 
 def as_rows(x: Shaped[AnyArray, "P ..."], rows: int) -> Shaped[AnyArray, "rows N ..."]:
     return x.reshape(rows, x.shape[0] // rows, *x.shape[1:])
-
-
-def tempered(logits: Float[Array, "... vocab"], temperature: Float[Array, ""]) -> Float[Array, "... vocab"]:
-    """float32 logits over the temperature; unchanged at temperature 0."""
-    return logits.astype(jnp.float32) / jnp.where(temperature > 0, temperature, 1.0)
-
-
-def chunked_log_probabilities(
-    hidden: Float[Array, "tokens hidden"],
-    unembedding: Float[Array, "vocab hidden"],
-    targets: Int[Array, " tokens"],
-    temperature: Float[Array, ""],
-    chunk: int,
-) -> Float[Array, " tokens"]:
-    """Log-probability of each target; the logits of at most `chunk` tokens exist at a time, in either direction."""
-
-    def one_chunk(hidden: Array, targets: Array) -> Array:
-        logits = jnp.einsum("nd,vd->nv", hidden, unembedding, preferred_element_type=jnp.float32)
-        logits = tempered(logits, temperature)
-        # A comparison instead of a gather: its gradient is elementwise, where a gather's is a scatter.
-        chosen = jnp.where(jnp.arange(logits.shape[-1]) == targets[:, None], logits, 0.0).sum(-1)
-        return chosen - jax.nn.logsumexp(logits, -1)
-
-    tokens = hidden.shape[0]
-    if tokens <= chunk:
-        return one_chunk(hidden, targets)
-    padding = -tokens % chunk
-    hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, chunk, hidden.shape[-1])
-    targets = jnp.pad(targets, (0, padding)).reshape(-1, chunk)
-    # Checkpointed: the backward pass recomputes a chunk's logits instead of keeping all chunks'.
-    recomputed = jax.checkpoint(one_chunk)
-    return jax.lax.map(lambda pair: recomputed(*pair), (hidden, targets)).reshape(-1)[:tokens]
 
 
 def _causal(length: int) -> Bool[Array, "length length"]:

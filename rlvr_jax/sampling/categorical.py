@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rlvr_jax.models.tree import tempered
+from rlvr_jax.models.head import tempered
 from rlvr_jax.sampling.truncation import Truncation, truncate
 
 _BLOCK = 256

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
 from rlvr_jax.errors import UserError
@@ -18,7 +19,8 @@ from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Decoder, Meeting, PerKind, decoder
 from rlvr_jax.models.decoding import layers_apart, run_layers_apart, unstacked
 from rlvr_jax.models.gated_delta import LayerState, Projected, Weights, mix
-from rlvr_jax.models.linear import Int8Array, linear
+from rlvr_jax.models.head import logits_of_rows, placed_head
+from rlvr_jax.models.linear import Int8Array
 from rlvr_jax.models.rotary import rotation
 from rlvr_jax.models.tree import Cache, Tree, as_rows, completion_start, last_token, run_tree
 from rlvr_jax.records import AnyArray, Prompts, Rollouts
@@ -53,6 +55,8 @@ class SamplingSettings:
     """Completions that are decoded at a time, a multiple of `rows`, by default all. Memory for keys and values grows
     with it; the tokens do not depend on it."""
     precision: Precision = Precision()
+    mesh: Mesh | None = None
+    """That it runs on, whose batch axes R rows are split over; None leaves to XLA where the head's product is made."""
 
     def __post_init__(self) -> None:
         if self.slots is not None and (self.slots < 1 or self.slots % self.rows):
@@ -135,9 +139,11 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
     def prefill(tokens: Array, mask: Array) -> tuple[Array, Cache]:
         no_completions = jnp.zeros((tokens.shape[0], samples, 0), tokens.dtype)
         hidden, _, cache = run_tree(model, config, Tree(prefix, tokens, mask, no_completions))
-        return _logits(model, last_token(hidden, mask)), cache
+        return last_token(hidden, mask), cache
 
-    logits, stacked = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
+    hidden, stacked = jax.vmap(prefill, out_axes=(0, 1))(prompt_tokens, prompt_mask)
+    head = placed_head(model.unembedding, settings.mesh)
+    logits = logits_of_rows(hidden, head, settings.mesh)
     layers = layers_apart(model, int8=settings.precision.int8_weights)
     cache = PerKind(
         unstacked((stacked.prefix, stacked.prompts), len(layers.attention)),
@@ -174,7 +180,7 @@ def begin(params: dict[str, Any], request: Request, *, settings: SamplingSetting
     state = fill(state, queue, samples, cache.delta)
     for now, few in stages(width, max_new_tokens)[0]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, layers, request, settings, begun, state, few)
+        begun, state = _decode_until(model, head, layers, request, settings, begun, state, few)
     return begun._replace(ended=state.ended(shape[1])), state
 
 
@@ -184,17 +190,25 @@ def finish(
 ) -> Rollouts:
     """The rest of `sample`."""
     model = decoder(settings.computed, params)
+    head = placed_head(model.unembedding, settings.mesh)
     layers = layers_apart(model, int8=settings.precision.int8_weights)
     width = settings.width(begun.ended.shape[1])
     for now, few in stages(width, settings.max_new_tokens)[1]:
         state = narrow(state, now)
-        begun, state = _decode_until(model, layers, request, settings, begun, state, few)
+        begun, state = _decode_until(model, head, layers, request, settings, begun, state, few)
     flat = {name: value.reshape(-1, settings.samples, settings.max_new_tokens) for name, value in begun.written.items()}
     return Rollouts(truncated=~flat.pop("stopped").any(-1), **flat)
 
 
 def _decode_until(
-    model: Decoder, layers: PerKind, request: Request, settings: SamplingSettings, begun: Begun, slots: Slots, few: int
+    model: Decoder,
+    head: Array,
+    layers: PerKind,
+    request: Request,
+    settings: SamplingSettings,
+    begun: Begun,
+    slots: Slots,
+    few: int,
 ) -> tuple[Begun, Slots]:
     """Decodes until no completion waits and at most `few` run on any share."""
     queue, width = begun.queue, slots.running.shape[1]
@@ -206,7 +220,7 @@ def _decode_until(
 
     def step(carry: tuple[dict, Slots]) -> tuple[dict, Slots]:
         written, slots = carry
-        logits, past = _decode(model, layers, settings, begun, slots)
+        logits, past = _decode(model, head, layers, settings, begun, slots)
         uniforms = token_uniforms(pick(queue.keys, slots.completion), slots.length)
         drawn, running = request.draw(logits, uniforms), slots.running
         stopped, stop_state = request.stops(drawn.tokens, slots.stop_state)
@@ -232,7 +246,7 @@ def _decode_until(
 
 
 def _decode(
-    model: Decoder, layers: PerKind, settings: SamplingSettings, begun: Begun, slots: Slots
+    model: Decoder, head: Array, layers: PerKind, settings: SamplingSettings, begun: Begun, slots: Slots
 ) -> tuple[Float[Array, "R S vocab"], Past]:
     """The last token of every slot's completion: the logits of the next one and the grown past."""
     config, shape, completions = settings.computed, slots.token.shape, begun.queue.limits.shape[1]
@@ -280,13 +294,9 @@ def _decode(
         new_scales,
         latest.delta,
     )
-    return _logits(model, model.norm(x)).reshape(*shape, -1), grown
+    return logits_of_rows(model.norm(x).reshape(*shape, -1), head, settings.mesh), grown
 
 
 def _write(array: Array, piece: Array, index: Int[Array, ""], axis: int) -> Array:
     """`piece` at `index` of `axis`. Unlike `.at[].set`, a scatter, XLA does this in place inside a loop."""
     return jax.lax.dynamic_update_slice_in_dim(array, jnp.expand_dims(piece, axis), index, axis)
-
-
-def _logits(model: Decoder, hidden: Float[Array, "tokens hidden"]) -> Float[Array, "tokens vocab"]:
-    return linear(hidden, model.unembedding, jnp.dtype(jnp.float32))

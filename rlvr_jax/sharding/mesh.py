@@ -23,6 +23,9 @@ RULES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
         "mlp": "tensor",
         "head_dim": None,
         "layers": None,
+        # the product with the head, where an fsdp group shares its rows and splits the vocabulary
+        "head_rows": "data",
+        "head_vocab": ("tensor", "fsdp"),
     }
 )
 """Logical axis to mesh axis (or axes); `None` means replicated."""

@@ -61,5 +61,6 @@ def trainer_log_probabilities(
         config=settings.model,
         rows=rows,
         remat=settings.remat,
-        mesh=mesh if settings.fused_attention else None,
+        mesh=mesh,
+        fused_attention=settings.fused_attention,
     )

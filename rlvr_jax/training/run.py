@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
-from rlvr_jax.models import Model, abstract_params, init_adapters, load_params, open_model, param_shardings
+from rlvr_jax.models import Model, ModelConfig, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
@@ -67,6 +67,19 @@ class RunResult:
 def prepare(config: TrainConfig) -> Setup:
     """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
     mesh = make_mesh(config.mesh)
+    check_shares(config, mesh)
+    model = open_model(config.model)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))
+    param_shardings(model.config, mesh)
+    if config.lora:
+        abstract_adapters(model.config, config.lora)
+    task = make_task(config.task, config.data, config.prompt_format)
+    encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
+    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop))
+
+
+def check_shares(config: TrainConfig, mesh: Mesh) -> None:
+    """Raises UserError for a batch that the mesh's device shares cannot split."""
     shards = batch_shards(mesh)
     for name, pieces in (
         ("prompts_per_step", shards * config.micro_batches),
@@ -78,14 +91,6 @@ def prepare(config: TrainConfig) -> Setup:
                 f"{name} is {getattr(config, name)}: accepted is a multiple of {pieces} "
                 f"(data x fsdp = {shards} device shares, micro_batches = {config.micro_batches})"
             )
-    model = open_model(config.model)
-    model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))
-    param_shardings(model.config, mesh)
-    if config.lora:
-        abstract_adapters(model.config, config.lora)
-    task = make_task(config.task, config.data, config.prompt_format)
-    encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
-    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop))
 
 
 def _probe(task: Task) -> list[Any]:
@@ -113,16 +118,7 @@ def train(
     model, mesh, roller = setup.model, setup.mesh, setup.roller
     objective = config.resolved_objective
     max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
-    settings = UpdateSettings(
-        model.config,
-        objective.loss,
-        _optimizer_settings(config),
-        micro_batches=config.micro_batches,
-        remat=config.remat,
-        lora=config.lora,
-        fused_attention=config.fused_attention,
-        packing=config.packing or (4 if max_new_tokens >= 32 else 1),
-    )
+    settings = update_settings(config, model.config, max_new_tokens)
     evaluation_settings = {
         "questions": config.evaluation_questions,
         "samples": config.evaluation_samples,
@@ -148,7 +144,7 @@ def train(
             def evaluate_at(step: int, known: Evaluation | None = None) -> None:
                 result = known or evaluate(
                     roller,
-                    policy_params(state.params, reference, config.lora),
+                    policy_params(state.params, reference, config.lora, config.compute_dtype),
                     **evaluation_settings,
                     progress=lambda done: progress.evaluating(done, config.evaluation_questions),
                 )
@@ -160,7 +156,7 @@ def train(
             def dispatch(step: int) -> Pending:
                 # Joined weights are bound to no name, so that they are gone when the update needs the memory.
                 return roller.dispatch(
-                    policy_params(state.params, reference, config.lora),
+                    policy_params(state.params, reference, config.lora, config.compute_dtype),
                     next(batches),
                     seed=config.seed,
                     step=step,
@@ -208,7 +204,9 @@ def train(
                     prompts, rollouts, rewards, reference_log_probabilities, state.objective, objective=objective
                 )
                 if objective.loss.importance_cap and config.updates_per_rollout > 1:
-                    old = log_probabilities_under(policy_params(state.params, reference, config.lora))
+                    old = log_probabilities_under(
+                        policy_params(state.params, reference, config.lora, config.compute_dtype)
+                    )
                     batch = dataclasses.replace(batch, old_log_probabilities=old)
                 state = dataclasses.replace(state, objective=memory)
                 for _ in range(config.updates_per_rollout):
@@ -246,6 +244,20 @@ def read_result(path: Path) -> RunResult:
         for file in sorted((path / "evaluations").glob("step_*.json"))
     }
     return RunResult(path, read_jsonl(path / "metrics.jsonl"), read_jsonl(path / "timings.jsonl"), evaluations)
+
+
+def update_settings(config: TrainConfig, model: ModelConfig, max_new_tokens: int) -> UpdateSettings:
+    """What a run with completions of up to so many tokens compiles into its updates."""
+    return UpdateSettings(
+        model,
+        config.resolved_objective.loss,
+        _optimizer_settings(config),
+        micro_batches=config.micro_batches,
+        remat=config.remat,
+        lora=config.lora,
+        fused_attention=config.fused_attention,
+        packing=config.packing or (4 if max_new_tokens >= 32 else 1),
+    )
 
 
 def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:

@@ -74,9 +74,12 @@ def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
     )
 
 
-def policy_params(trained: PyTree, base: PyTree, lora: LoraSettings | None) -> PyTree:
-    """The policy's parameters: `trained` itself, or with `lora` the frozen `base` joined with the trained adapters."""
-    return trained if lora is None else adapted(base, trained, lora)
+def policy_params(trained: PyTree, base: PyTree, lora: LoraSettings | None, dtype: str | None = None) -> PyTree:
+    """The policy's parameters: `trained` itself, or with `lora` the frozen `base` joined with the trained adapters.
+
+    `dtype`: see `adapted`.
+    """
+    return trained if lora is None else adapted(base, trained, lora, dtype)
 
 
 def state_shardings(

@@ -86,7 +86,8 @@ def loss_and_gradients(
         config=settings.model,
         rows=rows,
         remat=settings.remat,
-        mesh=mesh if settings.fused_attention else None,
+        mesh=mesh,
+        fused_attention=settings.fused_attention,
     )
 
     def piece_loss(params: PyTree, piece: Batch, packed: int | None) -> tuple[Array, Metrics]:

@@ -279,6 +279,8 @@ def test_on_tpu_no_score_is_stored_and_nothing_is_gathered(width, monkeypatch):
     """Compiled for four chips of which none need exist: 4 prompts of 256 tokens by 8 completions of 1,024 a row."""
     from jax.experimental import topologies
 
+    jax.devices()  # reads the flags for CPU, at which libtpu would end the process
+    monkeypatch.delenv("XLA_FLAGS")
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     mesh = make_mesh(MeshShape(2, 1, 2), topologies.get_topology_desc(topology_name="v5e:2x2", platform="tpu").devices)

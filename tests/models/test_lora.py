@@ -68,6 +68,8 @@ def test_joined_weights_by_hand(params, adapters):
     np.testing.assert_array_equal(joined["embedding"], params["embedding"])
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     assert {str(x.dtype) for x in jax.tree.leaves(adapted(half, adapters, SETTINGS))} == {"bfloat16"}
+    as_computed = adapted(params, adapters, SETTINGS, "bfloat16")["layers"]["mlp"]["up"]
+    np.testing.assert_array_equal(as_computed, joined["layers"]["mlp"]["up"].astype(jnp.bfloat16))
 
 
 def test_gradients_by_hand(params, adapters, prompts):
