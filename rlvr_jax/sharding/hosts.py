@@ -88,6 +88,11 @@ def _on_tpu() -> bool:
     return bool((not platforms or "tpu" in platforms) and chips and importlib.util.find_spec("libtpu"))
 
 
+def has_other_hosts() -> bool:
+    """Whether `join_hosts` met any; touches no device where it met none."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
 def is_first_host() -> bool:
     """Whether this is the one host that writes what is written once, and speaks to the user."""
     return jax.process_index() == 0

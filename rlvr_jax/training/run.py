@@ -67,14 +67,17 @@ class RunResult:
 def prepare(config: TrainConfig) -> Setup:
     """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
     mesh = make_mesh(config.mesh)
+    shards = batch_shards(mesh)
     decode_mesh = mesh if config.decode_mesh is None else make_mesh(config.decode_mesh)
-    shards, decode_shards = batch_shards(mesh), batch_shards(decode_mesh)
+    for name in ("prompts_per_step", "evaluation_batch", "slots"):
+        if (getattr(config, name) or 0) % batch_shards(decode_mesh):
+            raise UserError(
+                f"{name} is {getattr(config, name)}: accepted is a multiple of {batch_shards(decode_mesh)} "
+                "(data x fsdp device shares that sample)"
+            )
     for name, pieces in (
         ("prompts_per_step", shards * config.micro_batches),
-        ("prompts_per_step", decode_shards),
         ("evaluation_batch", shards),
-        ("evaluation_batch", decode_shards),
-        ("slots", decode_shards),
     ):
         if (getattr(config, name) or 0) % pieces:
             raise UserError(
