@@ -62,13 +62,13 @@ def test_resumed_with_another_batch_the_rows_go_on_in_order(task):
 
 @pytest.mark.parametrize("own", [[], [0, 1, 2, 3], [2, 3, 6, 7], list(range(8))], ids=str)
 def test_a_host_reads_its_own_rows_alone(task, own, monkeypatch):
-    asked, row = set(), task.row
+    # Another seed than the pipelines of other tests have, whose threads may still read.
+    asked, row, seed = set(), task.row, 100 + sum(own)
     monkeypatch.setattr(task, "row", lambda split, index, seed: asked.add((index % 8, seed)) or row(split, index, seed))
-    mine = steps(task, 16, 7, seed=11, own=own)
-    # With another seed than the pipelines of other tests, whose threads may still read.
-    assert {i for i, seed in asked if seed == 11} == set(own)
-    monkeypatch.undo()
-    assert mine == [[rows[i] for i in own] for rows in steps(task, 16, 7, seed=11)]
+    assert steps(task, 16, 7, seed=seed, own=own) == [
+        [row("train", 16 + 8 * step + i, seed) for i in own] for step in range(7)
+    ]
+    assert {i for i, by in asked if by == seed} == set(own)
 
 
 def test_rows_that_a_batch_does_not_have_are_refused(stored):
