@@ -6,6 +6,7 @@ rows, and what decides how the program goes on is the same on all of them.
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -25,6 +26,12 @@ from rlvr_jax.sharding.mesh import batch_shards, named_sharding
 
 HEARTBEAT_SECONDS = 30
 """A host that was not heard of for so long is given up, and with it the run on all others."""
+
+
+PATIENCE_SECONDS = 3600
+"""A host that is alive is waited for so long."""
+
+_barriers = itertools.count()
 
 
 def join_hosts() -> None:
@@ -99,8 +106,14 @@ def is_first_host() -> bool:
 
 
 def wait_for_hosts(what: str) -> None:
-    """Returns when every host has come here; `what` names the place."""
-    multihost_utils.sync_global_devices(what)
+    """Returns when every host has come here; `what` names the place.
+
+    By the coordination service: collectives on CPU give up after half a minute, and a host may have to fetch a model.
+    """
+    from orbax.checkpoint import multihost  # heavy, and loaded by then
+
+    # A key serves once.
+    multihost.get_barrier_sync_fn()(key=f"rlvr_jax: {what} ({next(_barriers)})", timeout_ms=PATIENCE_SECONDS * 1000)
 
 
 def check_batch(mesh: Mesh, size: int) -> None:
@@ -191,6 +204,7 @@ def agreed() -> Iterator[None]:
         yield
     except UserError as error:
         problem = error
+    wait_for_hosts("agreed")
     said = all_of(None if problem is None else str(problem))
     if not any(said):
         return

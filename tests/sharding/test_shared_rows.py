@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.sharding import (
@@ -78,6 +79,7 @@ def others(monkeypatch):
             return np.stack([a, mine, b])
 
         monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+        monkeypatch.setattr(multihost, "get_barrier_sync_fn", lambda: lambda **_: None)
 
     return give
 
