@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import jax
 
 from rlvr_jax.cache import cache_folder
 from rlvr_jax.errors import UserError
+from rlvr_jax.sharding import has_other_hosts
 
 Arguments = TypeVar("Arguments")
 
@@ -28,6 +30,19 @@ def run(main: Callable[[], int | None]) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except Exception:
+        if not has_other_hosts():
+            raise
+        traceback.print_exc()
+        host = f"host {jax.process_index()} of {jax.process_count()}"
+        print(
+            f"error: {host} ends, and with it the others; if one ended before it, that one's log says why",
+            file=sys.stderr,
+        )
+        # Without taking leave, for which it would wait in vain.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _use_huge_pages() -> None:

@@ -18,6 +18,7 @@ from experiments.command import parse_with_presets, print_json, run
 from experiments.presets import PRESETS
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import comparison_figure, comparison_table, summarize, write_summary
+from rlvr_jax.sharding import agreed, is_first_host, join_hosts
 from rlvr_jax.training import RunResult, TrainConfig, prepare, read_result, train
 
 
@@ -61,12 +62,13 @@ def main() -> None:
         for seed in arguments.seeds
         for objective in arguments.objectives
     }
-    if folder.is_dir() and any(folder.iterdir()) and not arguments.resume:
-        raise UserError(
-            f"output is {str(folder)!r}: the folder holds another run; accepted are --resume or another --output"
-        )
-
-    setup = prepare(config)
+    join_hosts()
+    with agreed():
+        if folder.is_dir() and any(folder.iterdir()) and not arguments.resume:
+            raise UserError(
+                f"output is {str(folder)!r}: the folder holds another run; accepted are --resume or another --output"
+            )
+        setup = prepare(config)
     results: dict[tuple[str, int], RunResult] = {}
     for (objective, seed), run_config in configs.items():
         before = next(iter(results.values())).before if results else None
@@ -77,6 +79,8 @@ def main() -> None:
             name = f"{objective}, seed {seed}"
             results[objective, seed] = train(run_config, setup, resume=arguments.resume, name=name, before=before)
 
+    if not is_first_host():
+        return
     arms = {objective: [results[objective, seed] for seed in arguments.seeds] for objective in arguments.objectives}
     summary = summarize(arms)
     comparison_figure(arms, folder / "comparison.png")

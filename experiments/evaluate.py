@@ -29,7 +29,7 @@ from rlvr_jax.evaluation import (
 from rlvr_jax.models import load_params
 from rlvr_jax.reports import against_summary, against_table, evaluation_summary, evaluation_table, require_ks
 from rlvr_jax.sampling import checked_truncation
-from rlvr_jax.sharding import MeshShape
+from rlvr_jax.sharding import MeshShape, agreed, is_first_host, join_hosts
 from rlvr_jax.tasks import PromptFormat
 from rlvr_jax.training import TrainConfig, prepare, restore_policy, run_config
 
@@ -100,12 +100,14 @@ def main() -> None:
         **{name: value for name, value in chosen.items() if value is not None},
         **({} if arguments.questions is None else {"evaluation_questions": arguments.questions}),
     )
-    setup = prepare(config)
+    join_hosts()
+    with agreed():
+        setup = prepare(config)
+        rows = held_out_rows(setup.roller.task, arguments.questions)
+        if other is not None:
+            # Known before hours of sampling, not after.
+            require_same_questions(checksums([(row.question, row.answer) for row in rows]), other[0].checksums)
     model, mesh = setup.model, setup.mesh
-    rows = held_out_rows(setup.roller.task, arguments.questions)
-    if other is not None:
-        # Known before hours of sampling, not after.
-        require_same_questions(checksums([(row.question, row.answer) for row in rows]), other[0].checksums)
     if is_run:
         params, step = restore_policy(run_folder, model, mesh)
     else:
@@ -130,7 +132,7 @@ def main() -> None:
     if arguments.output is not None:
         folder = EvaluationFolder(arguments.output, settings, resume=arguments.resume)
 
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True), disable=not is_first_host()) as progress:
         bar = progress.add_task("questions", total=asked["questions"])
         evaluation = evaluate(
             setup.roller,
@@ -140,6 +142,8 @@ def main() -> None:
             folder=folder,
             progress=lambda done: progress.update(bar, completed=done),
         )
+    if not is_first_host():
+        return
     summary = evaluation_summary(evaluation, arguments.k)
     if other is not None:
         summary["against"] = against_summary(evaluation, other[0])

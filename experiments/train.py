@@ -13,6 +13,7 @@ from rich.console import Console
 from experiments.command import as_dict, parse_with_presets, print_json, run
 from experiments.presets import PRESETS
 from rlvr_jax.reports import comparison_table, summarize
+from rlvr_jax.sharding import agreed, is_first_host, join_hosts
 from rlvr_jax.training import TrainConfig, prepare, train
 
 
@@ -47,13 +48,17 @@ def plan(config: TrainConfig, task_tokens: int) -> dict[str, int]:
 def main() -> None:
     arguments = parse_with_presets({name: Train(config) for name, config in PRESETS.items()}, __doc__)
     config = arguments.config
-    setup = prepare(config)
+    join_hosts()
+    with agreed():
+        setup = prepare(config)
     if arguments.dry_run:
         print_json(
             as_dict(config) | {"output": str(config.folder), "plan": plan(config, setup.roller.task.max_new_tokens)}
         )
         return
     result = train(config, setup, resume=arguments.resume, name=config.objective)
+    if not is_first_host():
+        return
     summary = summarize({config.objective: [result]})
     if arguments.json:
         print_json(summary | {"output": str(result.folder)})

@@ -106,12 +106,17 @@ def one_device():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Model:
     """A folder as Hugging Face would have it: random tiny Llama, digits-and-signs tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_model(folder, TINY)
+    return open_model(str(folder))
+
+
+def write_model(folder: Path, config: ModelConfig) -> None:
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from rlvr_jax.models.weights import hugging_face_tensors
 
-    folder = tmp_path_factory.mktemp("tiny")
     alphabet = ["<eos>", *"0123456789+-*=", "\u0120", "\u010a", *"abcdefghijklmnopqrstuvwxyz"]
     vocabulary = {token: i for i, token in enumerate(alphabet)}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -121,12 +126,11 @@ def tiny_model(tmp_path_factory) -> Model:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    write_config(folder, TINY, eos_token_id=0)
-    params = init_params(TINY, seed=1)
+    write_config(folder, config, eos_token_id=0)
+    params = init_params(config, seed=1)
     save_file(
-        dict(hugging_face_tensors(TINY, lambda name, layer: read(params, name, layer))), folder / "model.safetensors"
+        dict(hugging_face_tensors(config, lambda name, layer: read(params, name, layer))), folder / "model.safetensors"
     )
-    return open_model(str(folder))
 
 
 def sampled_batch(params, prompts):

@@ -10,6 +10,7 @@ from rlvr_jax.evaluation.evaluation import Evaluation
 from rlvr_jax.evaluation.folder import EvaluationFolder, in_order
 from rlvr_jax.evaluation.rollout import Roller
 from rlvr_jax.sampling import Truncation
+from rlvr_jax.sharding import all_of, is_first_host, own_rows
 from rlvr_jax.tasks import Row, Task
 
 EVALUATION_STEP = 2**31 - 1
@@ -49,7 +50,9 @@ def evaluate(
     a completion does not depend on its company. A last, smaller batch is filled up with repeats that do not count,
     so that one compiled shape serves all batches of a length. With a `folder`, each batch is kept there when it is
     done, and a batch that is there already is not sampled again. `progress` is told how many questions are done.
+    Hosts share the questions of each batch; all return the whole, and the first alone writes to the folder.
     """
+    own = own_rows(roller.mesh, batch)
     rows = held_out_rows(roller.task, questions)
     lengths = [roller.encoder.longest([row]) for row in rows]
     judged = []
@@ -57,9 +60,10 @@ def evaluate(
         chosen = [rows[place] for place in bucket.places]
         part = None if folder is None else folder.read(number, chosen)
         if part is None:
+            filled = chosen + [chosen[-1]] * (batch - len(chosen))
             graded = roller(
                 params,
-                chosen + [chosen[-1]] * (batch - len(chosen)),
+                [filled[i] for i in own],
                 seed=0,
                 step=EVALUATION_STEP,
                 samples=samples,
@@ -68,8 +72,10 @@ def evaluate(
                 prompt_length=bucket.prompt_length,
                 truncation=truncation,
             )
-            part = graded.completion_rows(len(chosen))
-            if folder is not None:
+            order = {row.id: place for place, row in enumerate(chosen)}
+            parts = all_of(graded.completion_rows(len(chosen)))
+            part = sorted((row for part in parts for row in part), key=lambda row: order[row["question_id"]])
+            if folder is not None and is_first_host():
                 folder.write(number, part)
         judged += part
         progress(len(judged) // samples)

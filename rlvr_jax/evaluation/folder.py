@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation.evaluation import Evaluation
+from rlvr_jax.sharding import agreed, is_first_host
 from rlvr_jax.tasks import Row
 
 _TYPES = {
@@ -37,12 +38,15 @@ class EvaluationFolder:
         """
         self.path = path
         described = json.loads(json.dumps(settings, default=str))
-        if path.exists() and not path.is_dir():
-            raise UserError(f"output is {str(path)!r}: a file is there, accepted is a new folder")
-        if path.is_dir() and any(path.iterdir()):
-            self._check_same(described, resume)
+        # Nobody writes before all hosts have looked.
+        with agreed():
+            if path.exists() and not path.is_dir():
+                raise UserError(f"output is {str(path)!r}: a file is there, accepted is a new folder")
+            if path.is_dir() and any(path.iterdir()):
+                self._check_same(described, resume)
         (path / "completions").mkdir(parents=True, exist_ok=True)
-        _write(path / "evaluation.json", lambda scratch: scratch.write_text(json.dumps(described, indent=2)))
+        if is_first_host():
+            _write(path / "evaluation.json", lambda scratch: scratch.write_text(json.dumps(described, indent=2)))
 
     def _check_same(self, described: Mapping[str, Any], resume: bool) -> None:
         earlier = _settings(self.path, "accepted is a new folder")

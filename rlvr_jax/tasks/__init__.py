@@ -11,7 +11,7 @@ from rlvr_jax.tasks.own import make_rows
 from rlvr_jax.tasks.pool import VerifierPool, verifier_of
 from rlvr_jax.tasks.prompting import PROMPT_FORMATS, PromptFormat, Prompting, parse_prompt_format
 from rlvr_jax.tasks.svamp import make_svamp
-from rlvr_jax.tasks.task import Outcome, PromptEncoder, Row, Split, Task, Verdict, in_held_out
+from rlvr_jax.tasks.task import OUTCOMES, Outcome, PromptEncoder, Row, Split, Task, Verdict, in_held_out
 
 TASKS: dict[str, Callable[[str | None, Prompting], Task]] = {
     "arithmetic": lambda data, prompting: Arithmetic(prompting),
@@ -42,6 +42,7 @@ def make_task(name: str, data: str | None = None, prompt_format: PromptFormat = 
 
 
 __all__ = [
+    "OUTCOMES",
     "PROMPT_FORMATS",
     "TASKS",
     "Outcome",

@@ -3,7 +3,7 @@
 import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class Row:
 
 
 Outcome = Literal["correct", "wrong", "unparsable", "timed-out"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclasses.dataclass(frozen=True)

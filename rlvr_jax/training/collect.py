@@ -57,16 +57,24 @@ def _choose(parts: Sequence[GradedRollouts], chosen: np.ndarray, mesh: Mesh) -> 
     def on_device(*arrays: jax.Array) -> jax.Array:
         return jax.device_put(jnp.concatenate(arrays)[chosen], sharding)
 
-    def on_host(name: str) -> list:
-        everything = [item for part in parts for item in getattr(part, name)]
-        return [everything[i] for i in chosen]
+    def on_all_hosts(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts])[chosen]
 
+    groups = [group for part in parts for group in zip(part.rows, part.completions, part.verdicts, strict=True)]
+    sampled = np.cumsum([0, *(len(part.outcomes) for part in parts)])
+    places = np.concatenate([first + part.places for first, part in zip(sampled, parts, strict=False)])
+    here = dict(zip(places.tolist(), groups, strict=True))
+    kept = [i for i, place in enumerate(chosen.tolist()) if place in here]
+    rows, completions, verdicts = ([here[chosen[i]][part] for i in kept] for part in range(3))
     return GradedRollouts(
-        on_host("rows"),
+        rows,
+        np.array(kept, int),
         jax.tree.map(on_device, *(part.prompts for part in parts)),
         jax.tree.map(on_device, *(part.rollouts for part in parts)),
-        on_host("completions"),
-        on_host("verdicts"),
-        np.concatenate([part.lengths for part in parts])[chosen],
+        completions,
+        verdicts,
+        on_all_hosts("outcomes"),
+        on_all_hosts("lengths"),
+        on_all_hosts("truncated"),
         {name: sum(part.seconds[name] for part in parts) for name in parts[0].seconds},
     )

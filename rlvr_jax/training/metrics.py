@@ -16,7 +16,6 @@ def batch_metrics(collected: Collected, batch: Batch) -> dict[str, Any]:
     """What a step's rollouts say before any update: of rewards, over all that were sampled."""
     graded, sampled, trained = collected.graded, len(collected.rewards), len(batch.rewards)
     groups, silent_share, truncated, entropy = _on_device(collected.rewards, batch)
-    outcomes = [verdict.outcome for group in graded.verdicts for verdict in group]
     return {
         "reward": collected.rewards.mean(),
         "sampled_groups": sampled,
@@ -25,8 +24,8 @@ def batch_metrics(collected: Collected, batch: Batch) -> dict[str, Any]:
         "all_wrong": groups.all_wrong,
         "all_right": groups.all_right,
         "zero_advantage": (silent_share * trained + sampled - trained) / sampled,
-        "unparsable": outcomes.count("unparsable") / len(outcomes),
-        "timed_out": outcomes.count("timed-out") / len(outcomes),
+        "unparsable": np.mean(graded.outcomes == "unparsable"),
+        "timed_out": np.mean(graded.outcomes == "timed-out"),
         "length": np.mean(graded.lengths),
         "truncated": truncated,
         "entropy": entropy,

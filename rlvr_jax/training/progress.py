@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class RunProgress:
     """A live line on a terminal; elsewhere (a log file) a plain line every tenth step."""
 
-    def __init__(self, name: str, steps: int, done: int):
-        self._name, self._steps = name, steps
+    def __init__(self, name: str, steps: int, done: int, *, shown: bool = True):
+        self._name, self._steps, self._shown = name, steps, shown
         self._said = time.monotonic()
         self._console = Console(stderr=True)
         columns = (
@@ -23,7 +23,7 @@ class RunProgress:
             TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}"),
         )
-        self._progress = Progress(*columns, console=self._console) if self._console.is_terminal else None
+        self._progress = Progress(*columns, console=self._console) if shown and self._console.is_terminal else None
         if self._progress:
             self._task = self._progress.add_task(name, total=steps, completed=done, figures="compiling")
 
@@ -40,7 +40,7 @@ class RunProgress:
         """A line that stays."""
         if self._progress:
             self._progress.console.print(f"{self._name}: {text}", highlight=False)
-        else:
+        elif self._shown:
             print(f"{self._name}: {text}", file=sys.stderr, flush=True)
         self._said = time.monotonic()
 

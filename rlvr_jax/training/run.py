@@ -15,7 +15,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
 from rlvr_jax.models import Model, ModelConfig, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
-from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
+from rlvr_jax.sharding import batch_shards, is_first_host, make_mesh, named_sharding, own_rows, wait_for_hosts
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.tasks.pipeline import train_batches
 from rlvr_jax.training.batch import make_batch, trainer_log_probabilities
@@ -67,7 +67,8 @@ class RunResult:
 def prepare(config: TrainConfig) -> Setup:
     """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
     mesh = make_mesh(config.mesh)
-    check_shares(config, mesh)
+    decode_mesh = mesh if config.decode_mesh is None else make_mesh(config.decode_mesh)
+    check_shares(config, mesh, decode_mesh)
     model = open_model(config.model)
     model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))
     param_shardings(model.config, mesh)
@@ -75,16 +76,21 @@ def prepare(config: TrainConfig) -> Setup:
         abstract_adapters(model.config, config.lora)
     task = make_task(config.task, config.data, config.prompt_format)
     encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
-    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop))
+    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop, decode_mesh))
 
 
-def check_shares(config: TrainConfig, mesh: Mesh) -> None:
-    """Raises UserError for a batch that the mesh's device shares cannot split."""
+def check_shares(config: TrainConfig, mesh: Mesh, decode_mesh: Mesh) -> None:
+    """Raises UserError for a batch that the device shares of either mesh cannot split."""
     shards = batch_shards(mesh)
+    for name in ("prompts_per_step", "evaluation_batch", "slots"):
+        if (getattr(config, name) or 0) % batch_shards(decode_mesh):
+            raise UserError(
+                f"{name} is {getattr(config, name)}: accepted is a multiple of {batch_shards(decode_mesh)} "
+                "(data x fsdp device shares that sample)"
+            )
     for name, pieces in (
         ("prompts_per_step", shards * config.micro_batches),
         ("evaluation_batch", shards),
-        ("slots", shards),
     ):
         if (getattr(config, name) or 0) % pieces:
             raise UserError(
@@ -135,9 +141,11 @@ def train(
         reference = load_params(model.folder, model.config, mesh) if needs_reference else None
         temperature = jnp.float32(config.temperature)
 
-        batches = train_batches(roller.task, config.seed, int(state.cursor), config.prompts_per_step)
+        own = own_rows(mesh, config.prompts_per_step).tolist()
+        batches = train_batches(roller.task, config.seed, int(state.cursor), config.prompts_per_step, own=own)
+        progress = RunProgress(name, config.steps, done, shown=is_first_host())
 
-        with contextlib.closing(batches), RunProgress(name, config.steps, done) as progress:
+        with contextlib.closing(batches), progress:
             if done:
                 progress.say(f"resumed after step {done}")
 
@@ -148,7 +156,7 @@ def train(
                     **evaluation_settings,
                     progress=lambda done: progress.evaluating(done, config.evaluation_questions),
                 )
-                result.save(folder.evaluation_file(step))
+                folder.write_evaluation(step, result)
                 folder.write_scalars(step, {"held_out_accuracy": result.accuracy.mean})
                 mean, low, high = result.accuracy
                 progress.say(f"held-out accuracy {mean:.3f} [{low:.3f}, {high:.3f}] after step {step}")
@@ -187,7 +195,9 @@ def train(
                 graded, consumed = collected.graded, len(collected.rewards)
                 prompts, rollouts = graded.prompts, graded.rollouts
                 updating = time.perf_counter()
-                rewards = jax.device_put(graded.rewards, named_sharding(mesh, ("batch",)))
+                rewards = jax.make_array_from_process_local_data(
+                    named_sharding(mesh, ("batch",)), graded.rewards, graded.rewards.shape
+                )
                 log_probabilities_under = functools.partial(
                     trainer_log_probabilities,
                     prompts=prompts,
@@ -234,6 +244,7 @@ def train(
                     evaluate_at(step)
                 if to_save:
                     checkpoints.save(state)
+    wait_for_hosts("the run is written")
     return read_result(folder.path)
 
 

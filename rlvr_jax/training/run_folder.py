@@ -3,10 +3,13 @@
 run.json            the configuration
 metrics.jsonl       one line a step; the same command gives the same bytes
 timings.jsonl       one line a step: seconds, tokens per second, compilations
-completions/        one Parquet file a step: what was asked, sampled and judged
+completions/        one Parquet file a step: what was asked, sampled and judged. Of several hosts each writes its own:
+                    gathering all texts at every step would take time, and the memory of one host
 evaluations/        one JSON file an evaluation: the verdict on every held-out question
 checkpoints/        Orbax
 tensorboard/        the metrics again, for TensorBoard
+
+With several hosts the folder must be one that all of them see; all else is written by the first.
 """
 
 import dataclasses
@@ -17,11 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 from tensorboardX import SummaryWriter
 
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, GradedRollouts
 from rlvr_jax.evaluation.folder import write_completions
+from rlvr_jax.sharding import agreed, is_first_host
 from rlvr_jax.training.config import TrainConfig
 
 # A resumed run may differ in how far it goes and where it is kept, in nothing that shapes the result.
@@ -51,15 +56,17 @@ class RunFolder:
         Raises UserError when the folder holds another run, or one that `resume` does not allow to continue.
         """
         self.path = config.folder
-        described = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"output is {str(self.path)!r}: a file is there, accepted is a new folder")
-        if self.path.is_dir() and any(self.path.iterdir()):
-            self._check_same(described, resume)
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "run.json", described)
-        (self.path / "completions").mkdir(exist_ok=True)
         self._writer: SummaryWriter | None = None
+        described = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+        # Nobody writes before all have looked.
+        with agreed():
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(f"output is {str(self.path)!r}: a file is there, accepted is a new folder")
+            if self.path.is_dir() and any(self.path.iterdir()):
+                self._check_same(described, resume)
+        (self.path / "completions").mkdir(parents=True, exist_ok=True)
+        if is_first_host():
+            write_json(self.path / "run.json", described)
 
     def _check_same(self, described: Mapping[str, Any], resume: bool) -> None:
         file = self.path / "run.json"
@@ -84,6 +91,8 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Forgets what lies after `step`: the run goes on from the checkpoint of that step."""
+        if not is_first_host():
+            return
         for name in ("metrics.jsonl", "timings.jsonl"):
             file = self.path / name
             if file.is_file():
@@ -93,13 +102,15 @@ class RunFolder:
                 os.replace(scratch, file)
         for folder in ("completions", "evaluations"):
             for file in (self.path / folder).glob("step_*"):
-                if int(file.stem.removeprefix("step_")) > step:
+                if int(file.stem.split("_")[1]) > step:
                     file.unlink()
         if step == 0:
             shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1 if step else None)
 
     def write_step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        if not is_first_host():
+            return
         for name, values in (("metrics.jsonl", metrics), ("timings.jsonl", timings)):
             with (self.path / name).open("a") as stream:
                 stream.write(json.dumps({"step": step, **values}) + "\n")
@@ -107,17 +118,22 @@ class RunFolder:
 
     def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
         """To TensorBoard alone."""
+        if not is_first_host():
+            return
         assert self._writer is not None, "rewind opens the folder"
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def write_completions(self, step: int, graded: GradedRollouts) -> None:
-        """One row a completion, as evaluations keep them."""
-        rows = [{"step": step, **row} for row in graded.completion_rows(len(graded.rows))]
-        write_completions(self.path / "completions" / f"step_{step:06d}.parquet", rows)
+        """One row a completion, as evaluations keep them, of those that this host verified."""
+        rows = [{"step": step, **row} for row in graded.completion_rows(len(graded.outcomes))]
+        host = f"_host_{jax.process_index():03d}" if jax.process_count() > 1 else ""
+        if rows:
+            write_completions(self.path / "completions" / f"step_{step:06d}{host}.parquet", rows)
 
-    def evaluation_file(self, step: int) -> Path:
-        return self.path / "evaluations" / f"step_{step:06d}.json"
+    def write_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        if is_first_host():
+            evaluation.save(self.path / "evaluations" / f"step_{step:06d}.json")
 
     def evaluations(self) -> dict[int, Evaluation]:
         """All evaluations by step."""
