@@ -62,12 +62,14 @@ def main() -> int:
 
     config = arguments.config
     mesh = make_mesh(config.mesh, devices)
-    check_shares(config, mesh)
+    decode_mesh = mesh if config.decode_mesh is None else make_mesh(config.decode_mesh, devices)
+    check_shares(config, mesh, decode_mesh)
     model = open_config(config.model)
-    param_shardings(model, mesh)
+    for each in (mesh, decode_mesh):
+        param_shardings(model, each)
     completion = config.max_new_tokens or make_task(config.task, config.data, config.prompt_format).max_new_tokens
     lengths = Lengths(arguments.prefix_tokens, arguments.prompt_tokens, completion)
-    compiled = compile_programs(config, model, mesh, lengths, arguments.programs)
+    compiled = compile_programs(config, model, mesh, decode_mesh, lengths, arguments.programs)
     least = least_collective_bytes(config, model, mesh, lengths)
     figures = {name: figures_of(program, chip) for name, program in compiled.items()}
     if "update" in figures:

@@ -45,9 +45,10 @@ class Program:
 
 
 def compile_programs(
-    config: TrainConfig, model: ModelConfig, mesh: Mesh, lengths: Lengths, names: tuple[str, ...]
+    config: TrainConfig, model: ModelConfig, mesh: Mesh, decode_mesh: Mesh, lengths: Lengths, names: tuple[str, ...]
 ) -> dict[str, Program]:
-    """The run's `update`, `begin` and `finish` (see `sampling`), as far as named, in this order."""
+    """The run's `update` on `mesh`, `begin` and `finish` (see `sampling`) on `decode_mesh`, as far as named, in this
+    order."""
     model = dataclasses.replace(model, compute_dtype=config.compute_dtype)
     settings = update_settings(config, model, lengths.completion)
     shardings = param_shardings(model, mesh)
@@ -60,24 +61,26 @@ def compile_programs(
     sampled = jax.tree.map(
         _with_sharding,
         jax.eval_shape(lambda t, r: policy_params(t, r, config.lora, config.compute_dtype), trained, reference),
-        shardings,
+        param_shardings(model, decode_mesh),
     )
-    batch, request = _batch(config, mesh, lengths), _request(config, mesh, lengths)
-    sampling = SamplingSettings(
-        model, config.samples_per_prompt, lengths.completion, batch_shards(mesh), config.slots, config.rollout, mesh
-    )
-    # While it samples, a run also keeps what it trains; with adapters, the parameters sampled from are a joined copy.
-    kept = _device_bytes((state, reference)) - (0 if config.lora else _device_bytes(params))
-    completions = config.prompts_per_step * config.samples_per_prompt // batch_shards(mesh)
+    shards, samples = batch_shards(decode_mesh), config.samples_per_prompt
+    request = _request(config, decode_mesh, lengths)
+    sampling = SamplingSettings(model, samples, lengths.completion, shards, config.slots, config.rollout, decode_mesh)
+    # While it samples, a run also keeps what it trains; with adapters, or on a mesh of its own, the parameters sampled
+    # from are a copy.
+    is_copy = config.lora or decode_mesh != mesh
+    kept = _device_bytes((state, reference)) - (0 if is_copy else _device_bytes(params))
+    completions = config.prompts_per_step * samples // shards
     turns = math.ceil(completions / sampling.width(completions)) * (lengths.completion - 1)
     compiled = {}
     if "update" in names:
-        arguments = (state, batch, request.prefix, request.temperature, reference)
+        given = _request(config, mesh, lengths)
+        arguments = (state, _batch(config, mesh, lengths), given.prefix, given.temperature, reference)
         compiled["update"] = _compiled(lambda: update.lower(*arguments, settings=settings, mesh=mesh), 0, 0)
     if "begin" in names:
         compiled["begin"] = _compiled(lambda: begin.lower(sampled, request, settings=sampling), kept, turns)
     if "finish" in names:
-        begun = _begun(sampled, request, sampling, mesh)
+        begun = _begun(sampled, request, sampling, decode_mesh)
         compiled["finish"] = _compiled(lambda: finish.lower(sampled, request, *begun, settings=sampling), kept, 0)
     return compiled
 
