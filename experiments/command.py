@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 
 from rlvr_jax.cache import cache_folder
-from rlvr_jax.errors import UserError
+from rlvr_jax.errors import Preempted, RunStopped, UserError
 
 Arguments = TypeVar("Arguments")
 
@@ -20,7 +20,7 @@ _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 def run(main: Callable[[], int | None]) -> None:
-    """Calls `main`. Exit status: its own, or 2 with one line on standard error for a UserError."""
+    """Calls `main`. Exit status: its own, or with one line on standard error that of what it raises, see `errors`."""
     _use_huge_pages()
     _keep_compiled_programs()
     try:
@@ -28,6 +28,12 @@ def run(main: Callable[[], int | None]) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunStopped as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        sys.exit(1)
+    except Preempted as error:
+        print(f"preempted: {error}", file=sys.stderr)
+        sys.exit(75)
 
 
 def _use_huge_pages() -> None:

@@ -19,6 +19,7 @@ from experiments.presets import PRESETS
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import comparison_figure, comparison_table, summarize, write_summary
 from rlvr_jax.training import RunResult, TrainConfig, prepare, read_result, train
+from rlvr_jax.training.preemption import stopping_at_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(stopping_at_once()(main))

@@ -14,6 +14,7 @@ from experiments.command import as_dict, parse_with_presets, print_json, run
 from experiments.presets import PRESETS
 from rlvr_jax.reports import comparison_table, summarize
 from rlvr_jax.training import TrainConfig, prepare, train
+from rlvr_jax.training.preemption import stopping_at_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +33,12 @@ class Train:
 def main() -> None:
     arguments = parse_with_presets({name: Train(config) for name, config in PRESETS.items()}, __doc__)
     config = arguments.config
-    setup = prepare(config)
-    if arguments.dry_run:
-        print_json(as_dict(config) | {"output": str(config.folder)})
-        return
-    result = train(config, setup, resume=arguments.resume, name=config.objective)
+    with stopping_at_once():
+        setup = prepare(config)
+        if arguments.dry_run:
+            print_json(as_dict(config) | {"output": str(config.folder)})
+            return
+        result = train(config, setup, resume=arguments.resume, name=config.objective)
     summary = summarize({config.objective: [result]})
     if arguments.json:
         print_json(summary | {"output": str(result.folder)})

@@ -146,6 +146,12 @@ class Roller:
         # Of what is begun no more is kept: keys and values are not needed any longer than the device takes.
         return Pending(self, rows, prompts, rollouts, begun.ended, early, time.perf_counter() - started)
 
+    def sampled(self, rows: Sequence[Row], rollouts: Rollouts) -> "Pending":
+        """What `dispatch` gave for these rows, from the rollouts that it sampled."""
+        prompts = jax.device_put(self.encoder.encode(rows, None), named_sharding(self.mesh, ("batch",)))
+        ended = jnp.ones(rollouts.truncated.shape, bool)
+        return Pending(self, rows, prompts, rollouts, ended, (rollouts.tokens, rollouts.mask), 0.0)
+
     def decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "N T"]) -> list[str]:
         """The text of each of N completions."""
         return [
