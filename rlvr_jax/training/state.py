@@ -32,8 +32,8 @@ class TrainState:
     objective: PyTree = None
     """What an objective that remembers carries from step to step; None for the others."""
     ahead: PyTree = None
-    """Rollouts of the next step, where an older policy sampled them (`staleness`). Only in checkpoints of runs that were
-    stopped between two that were planned."""
+    """Rollouts of the next step, where an older policy sampled them (`staleness`); only in a checkpoint that was not
+    planned, of a run that was told to stop."""
 
 
 @dataclasses.dataclass(frozen=True)

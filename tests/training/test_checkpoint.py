@@ -1,5 +1,7 @@
 """Checkpoints: what is kept, every damage found, other meshes, other models refused, disks that are full."""
 
+import contextlib
+import dataclasses
 import json
 import resource
 import shutil
@@ -162,15 +164,15 @@ def test_saved_on_eight_devices_restored_on_fewer(tmp_path):
     saved = jax.device_get(state)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(state)
-    import dataclasses
-
     config = dataclasses.replace(TINY, compute_dtype="bfloat16")
     for count, shape in ((1, MeshShape()), (2, MeshShape(tensor=2)), (4, MeshShape(data=1, fsdp=4))):
         mesh = make_mesh(shape, jax.devices()[:count])
         like = abstract_state(config, OPTIMIZER, saved.params, mesh)
         with Checkpoints(tmp_path) as checkpoints:
             restored = checkpoints.restore(like)
-        jax.tree.map(lambda x, y: x.sharding.is_equivalent_to(y.sharding, x.ndim) or pytest.fail(), restored, like)
+        jax.tree.map(
+            lambda x, y: x.sharding.is_equivalent_to(y.sharding, x.ndim) or pytest.fail(str(y)), restored, like
+        )
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored), saved)
 
 
@@ -191,19 +193,29 @@ def test_another_model_or_objective_is_refused_by_the_first_difference(tmp_path)
 def test_a_write_that_fails_ends_the_run_and_leaves_the_checkpoints_before(tmp_path):
     """The system refuses files above a size, as a full disk would."""
     save(tmp_path, (2,))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     large = jnp.arange(2.0**18)
     state = TrainState(jnp.int32(4), {"kernel": large}, large, jnp.uint32(0), jnp.int32(0))
+
+    def save_large():
+        with Checkpoints(tmp_path) as checkpoints, files_of_at_most(2**18):
+            checkpoints.save(state)
+            checkpoints.wait()
+
+    with pytest.raises(
+        RunStopped, match=r"of step 4 could not be written to .*File too large.*; whole are those of .* 2"
+    ):
+        save_large()
+    assert restored_step(tmp_path) == 2
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
-        with pytest.raises(
-            RunStopped, match=r"checkpoint of step 4 could not be written to .*; whole are those of steps 2"
-        ):
-            with Checkpoints(tmp_path) as checkpoints:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, limits[1]))
-                checkpoints.save(state)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert restored_step(tmp_path) == 2
 
 
 def test_what_cannot_be_written_to_is_known_before_the_first_step(tmp_path, monkeypatch):
