@@ -1,8 +1,8 @@
 """What saving in the background costs: steps of a run that saves, beside the same run without checkpoints, by turns.
 
-A round of each side is as many steps as there are from one save to the next. It begins with the step that is followed by
-the save, so what is written in the background falls into the same round. The cost is the median over rounds of how much
-longer the saving side took. Exit status 1 when it is above its ceiling.
+A round of each side is as many steps as there are from one save to the next. It begins with the step that is followed
+by the save, so what is written in the background falls into the same round. The cost is the median over rounds of how
+much longer the saving side took. Exit status 1 when it is above its ceiling.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from rich.table import Table
 from experiments.benchmarks.turns import Side, Turn, take_turns
 from experiments.command import print_json
 from experiments.presets import PRESETS
+from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Pending, Roller
 from rlvr_jax.evaluation.evaluate import EVALUATION_STEP
 from rlvr_jax.training import TrainConfig, prepare, train
@@ -41,14 +42,15 @@ class CheckpointsBenchmark:
 
 
 class _TakingTurns(Roller):
-    """Waits for its turn at the beginning of each step that is followed by a save."""
+    """Waits for its turn at the beginning of the first step, and of each that is followed by a save."""
 
     def __init__(self, roller: Roller, turn: Turn, every: int):
         vars(self).update(vars(roller))
         self._turn, self._every = turn, every
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Pending:
-        if kwargs["step"] != EVALUATION_STEP and kwargs["step"] % self._every == 0:
+        step = kwargs["step"]
+        if step == 1 or (step != EVALUATION_STEP and step % self._every == 0):
             self._turn()
         return super().dispatch(*args, **kwargs)
 
@@ -78,6 +80,8 @@ def steps(arguments: CheckpointsBenchmark, every: int, turn: Turn) -> dict[str, 
 def benchmark_checkpoints(arguments: CheckpointsBenchmark) -> int:
     """Prints the table; 1 when saving costs too much."""
     between = arguments.config.checkpoint_every
+    if between < 2:
+        raise UserError(f"checkpoint_every is {between}, accepted is 2 or more")
     sides: dict[str, Side] = {
         SAVING: functools.partial(steps, arguments, between),
         WITHOUT: functools.partial(steps, arguments, 0),

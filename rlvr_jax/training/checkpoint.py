@@ -69,6 +69,7 @@ class Checkpoints:
         self.folder = checkpoint_folder(run_folder, folder)
         if not read_only:
             require_writable(self.folder)
+            self._remove_unfinished()
         self._keep = keep
         self._of = json.loads(json.dumps(dict(of or {})))
         handlers = {name: ocp.PyTreeCheckpointHandler(use_compression=False) for name in ("params", "rest")}
@@ -98,21 +99,31 @@ class Checkpoints:
             self._manager.close()
 
     @property
+    def steps(self) -> list[int]:
+        """Of all checkpoints that are there, in order, whole or not."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
+    @property
     def latest_step(self) -> int | None:
         """Of the newest checkpoint that is whole; what is wrong with newer ones is said on standard error, once."""
         self.wait()
         found = -1
         if jax.process_index() == 0:
-            found = next((step for step in sorted(self._steps(), reverse=True) if self._is_whole(step)), -1)
+            found = next((step for step in reversed(self.steps) if self._is_whole(step)), -1)
         found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
-        return None if found < 0 else found
+        if found < 0:
+            return None
+        self._whole.add(found)
+        return found
 
     def require_room(self, state: TrainState, saves: int) -> None:
         """Raises UserError where so many more checkpoints of such a state have no room on a local disk.
 
         At most there are the newest, the best and one that is being written.
         """
-        require_room(self.folder, state, min(len(self._steps()) + saves, self._keep + 2))
+        require_room(self.folder, state, min(len(self.steps) + saves, self._keep + 2))
 
     def save(self, state: TrainState, accuracy: float | None = None) -> None:
         """Copies the state to host memory and returns; writing goes on in the background. A saved step is left alone.
@@ -151,7 +162,7 @@ class Checkpoints:
             rest["ahead"] = ahead
         self._require_same_run(step)
         restored = self._restored(step, params=like.params, rest=rest)
-        for later in [other for other in self._steps() if other > step]:
+        for later in [other for other in self._manager.all_steps() if other > step]:
             self._manager.delete(later)
         return TrainState(params=restored["params"], **restored["rest"])
 
@@ -198,11 +209,6 @@ class Checkpoints:
                     f"{name} has {theirs} in it and {ours} in this run"
                 )
 
-    def _steps(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
-
     def _is_whole(self, step: int) -> bool:
         if step not in self._whole | self._damaged.keys():
             folder = self.folder / str(step)
@@ -220,7 +226,7 @@ class Checkpoints:
             written = manifest.read_manifest(folder)
         except FileNotFoundError:
             if self._is_unfinished(step):
-                raise Damaged(f"{manifest.NAME} is missing, so it was not finished") from None
+                raise Damaged("it was not finished") from None
             print(
                 f"the checkpoint of step {step} in {self.folder} is older than manifests: not checked", file=sys.stderr
             )
@@ -228,21 +234,33 @@ class Checkpoints:
         manifest.verify(folder, written)
 
     def _is_unfinished(self, step: int) -> bool:
+        """No manifest, and none of the checkpoints that were written before there were manifests."""
+        folder = self.folder / str(step)
+        if (folder / manifest.NAME).exists():
+            return False
         try:
-            return (self._manager.metadata(step).custom_metadata or {}) == _MARK
-        except (OSError, ValueError, TypeError):
+            return json.loads((folder / "_CHECKPOINT_METADATA").read_text())["custom_metadata"] == _MARK
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return True
+
+    def _remove_unfinished(self) -> None:
+        """What a run that was killed was about to finish, or to remove; Orbax does the same with its own remains."""
+        if jax.process_index() == 0:
+            for step in filter(self._is_unfinished, self.steps):
+                print(f"the checkpoint of step {step} in {self.folder} was not finished: removed", file=sys.stderr)
+                (self.folder / str(step)).rmtree()
+        multihost_utils.sync_global_devices("unfinished checkpoints are removed")
 
     def _finish(self, step: int, accuracy: float | None) -> None:
         """In the background: once Orbax has put the checkpoint in its place."""
         self._manager.wait_until_finished()
         if jax.process_index() == 0:
             manifest.write_manifest(self.folder / str(step), {"of": self._of, "held_out_accuracy": accuracy})
-            self._whole.add(step)
             self._remove_old()
+        self._whole.add(step)
 
     def _remove_old(self) -> None:
-        steps = self._steps()
+        steps = self.steps
         for step in steps:
             if step not in self._accuracies:
                 self._accuracies[step] = self._accuracy(step)
@@ -267,8 +285,8 @@ class Checkpoints:
             with contextlib.suppress(Exception):
                 # It would raise the same again when it is closed.
                 self._manager.wait_until_finished()
-            kept = sorted(self._steps())
+            finished = [old for old in self.steps if old != step and not self._is_unfinished(old)]
             raise RunStopped(
-                f"the checkpoint of step {step} could not be written to {self.folder}: {error}; "
-                f"whole are those of steps {', '.join(map(str, kept)) or 'none'}"
+                f"the checkpoint of step {step} could not be written to {self.folder}: {str(error).splitlines()[0]}; "
+                + (f"that of step {finished[-1]} is untouched" if finished else "there is none before it")
             ) from error

@@ -139,7 +139,7 @@ def train(
         return step == config.steps or (bool(every) and step % every == 0)
 
     with contextlib.closing(folder), _checkpoints(config, model.config, folder.path) as checkpoints:
-        if not resume and checkpoints.latest_step is not None:
+        if not resume and checkpoints.steps:
             raise UserError(
                 f"checkpoint_folder is {str(checkpoints.folder)!r}: it holds another run's checkpoints; "
                 "accepted are --resume, to continue it, or another folder"
@@ -350,7 +350,7 @@ def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) ->
     model, mesh, lora = setup.model, setup.mesh, config.lora
     start = config.resolved_objective.start
     memory = None if start is None else start()
-    if checkpoints.latest_step is not None:
+    if checkpoints.steps:
         shapes = abstract_adapters(model.config, lora) if lora else abstract_params(model.config)
         max_new_tokens = config.max_new_tokens or setup.roller.task.max_new_tokens
         rollouts = abstract_rollouts(config.prompts_per_step, config.samples_per_prompt, max_new_tokens, mesh)

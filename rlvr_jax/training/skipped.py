@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+from rlvr_jax.errors import RunStopped
 from rlvr_jax.training.run_folder import read_jsonl
 
 
@@ -25,7 +26,10 @@ class SkippedUpdates:
             self.in_a_row = self.in_a_row + 1 if line.get("skipped") else 0
 
     def count(self, step: int, skipped: float, params: PyTree, inputs: PyTree) -> None:
-        """After each step, with the parameters after it and the update's other inputs, to be read by `read_arrays`."""
+        """After each step, with the parameters after it and the update's other inputs (see `replay`).
+
+        Raises RunStopped where they cannot be written.
+        """
         self.in_a_row = self.in_a_row + 1 if skipped else 0
         if skipped:
             self._folder.mkdir(exist_ok=True)
@@ -45,6 +49,9 @@ def _write(file: Path, tree: PyTree) -> None:
     arrays = multihost_utils.process_allgather(named_leaves(tree), tiled=True)
     if jax.process_index() == 0:
         scratch = file.with_suffix(".part")
-        with scratch.open("wb") as stream:
-            np.savez(stream, **arrays)
-        os.replace(scratch, file)
+        try:
+            with scratch.open("wb") as stream:
+                np.savez(stream, **arrays)
+            os.replace(scratch, file)
+        except OSError as error:
+            raise RunStopped(f"{str(file)!r} could not be written: {error.strerror}") from error

@@ -202,7 +202,7 @@ def test_a_write_that_fails_ends_the_run_and_leaves_the_checkpoints_before(tmp_p
             checkpoints.wait()
 
     with pytest.raises(
-        RunStopped, match=r"of step 4 could not be written to .*File too large.*; whole are those of .* 2"
+        RunStopped, match=r"of step 4 could not be written to .*File too large.*; that of step 2 is untouched"
     ):
         save_large()
     assert restored_step(tmp_path) == 2
