@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ def run(main: Callable[[], int | None]) -> None:
     """Calls `main`. Exit status: its own, or with one line on standard error that of what it raises, see `errors`."""
     _use_huge_pages()
     _keep_compiled_programs()
+    # Orbax logs a failed write several times, with its traceback, and raises it too.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         sys.exit(main() or 0)
     except UserError as error:

@@ -285,8 +285,9 @@ class Checkpoints:
             with contextlib.suppress(Exception):
                 # It would raise the same again when it is closed.
                 self._manager.wait_until_finished()
+            reason = str(error).partition("\n")[0]
             finished = [old for old in self.steps if old != step and not self._is_unfinished(old)]
             raise RunStopped(
-                f"the checkpoint of step {step} could not be written to {self.folder}: {str(error).splitlines()[0]}; "
+                f"the checkpoint of step {step} could not be written to {self.folder}: {reason}; "
                 + (f"that of step {finished[-1]} is untouched" if finished else "there is none before it")
             ) from error

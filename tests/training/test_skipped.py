@@ -86,7 +86,9 @@ def poisoned(monkeypatch, poison, kept):
     def make(*args, **kwargs):
         batch, memory = make_batch(*args, **kwargs)
         if poison(len(kept) + 1):
-            batch = dataclasses.replace(batch, advantages=batch.advantages.at[0, 0, 0].set(jnp.nan))
+            advantages = np.array(batch.advantages)
+            advantages[0, 0, 0] = np.nan
+            batch = dataclasses.replace(batch, advantages=jax.device_put(advantages, batch.advantages.sharding))
         kept.append(jax.device_get(batch))
         return batch, memory
 
