@@ -42,6 +42,7 @@ def _preset(config: TrainConfig) -> Compare:
     return Compare(dataclasses.replace(config, checkpoint_every=0))
 
 
+@stopping_at_once()
 def main() -> None:
     presets = {name: _preset(config) for name, config in PRESETS.items()}
     arguments = parse_with_presets(presets, __doc__, default="smollm2_arithmetic")
@@ -89,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(stopping_at_once()(main))
+    run(main)

@@ -29,13 +29,15 @@ def on_sigterm(act: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _stop() -> None:
-    raise Preempted("outside of the steps: --resume goes on from the last checkpoint, or begins anew")
-
-
-def stopping_at_once() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
     """SIGTERM raises Preempted wherever the program is; for set-up, where nothing is lost by it."""
-    return on_sigterm(_stop)
+
+    def stop() -> None:
+        raise Preempted("outside of the steps: --resume goes on from the last checkpoint, or begins anew")
+
+    with on_sigterm(stop):
+        yield
 
 
 class Preemption:

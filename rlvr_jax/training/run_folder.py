@@ -64,7 +64,7 @@ class RunFolder:
             (self.path / "completions").mkdir(exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"output is {str(self.path)!r}: {error.strerror}; accepted is a folder that can be written to"
+                f"output is {str(self.path)!r}: {error.strerror or error}; accepted is a folder that can be written to"
             ) from error
         self._writer: ScalarWriter | None = None
 
@@ -151,7 +151,7 @@ class RunFolder:
             yield
         except OSError as error:
             raise RunStopped(
-                f"{what} of the run in {str(self.path)!r} could not be written: {error.strerror}"
+                f"{what} of the run in {str(self.path)!r} could not be written: {error.strerror or error}"
             ) from error
 
 

@@ -19,6 +19,7 @@ from rlvr_jax.errors import Preempted, RunStopped, UserError
 from rlvr_jax.evaluation import evaluate
 from rlvr_jax.models import abstract_params
 from rlvr_jax.training import Checkpoints, TrainConfig, make_optimizer, prepare, read_config, read_result, train
+from rlvr_jax.training import preemption
 from rlvr_jax.training import run as run_module
 from rlvr_jax.training.run_folder import RunFolder
 from rlvr_jax.training.state import OptimizerSettings, abstract_state
@@ -105,14 +106,14 @@ def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def at_every_second(function, calls):
+def at_every_second(function, calls, act=terminate):
     """`function`, with SIGTERM after every second call, the first one not."""
 
     def wrapped(*args, **kwargs):
         done = function(*args, **kwargs)
         calls.append(1)
         if len(calls) % 2 == 0:
-            terminate()
+            act()
         return done
 
     return wrapped
@@ -165,6 +166,28 @@ def test_sigterm_with_rollouts_of_an_older_policy_in_flight(where, stale, setup,
     assert len(until_done(stopped, setup, before=result.before)) == {"collect": 4, "update": 5}[where]
     monkeypatch.undo()
     assert [line["importance_weight"] != pytest.approx(1, abs=1e-5) for line in whole.metrics] == [0, 1, 1, 1, 0]
+    assert_same_run(config, stopped, setup)
+
+
+def test_where_several_processes_run_jax_says_at_which_step_they_stop(config, setup, result, monkeypatch):
+    """It is asked once before each step, and listens for signals itself."""
+    stopped, asked = elsewhere(config, "together"), []
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    with monkeypatch.context() as told:
+        told.setattr(
+            preemption.multihost_utils, "reached_preemption_sync_point", lambda step: asked.append(step) or step == 4
+        )
+        handlers = []
+        told.setattr(
+            run_module,
+            "collect",
+            at_every_second(run_module.collect, [1], lambda: handlers.append(signal.getsignal(signal.SIGTERM))),
+        )
+        with pytest.raises(Preempted, match="saved after step 3 in"):
+            train(stopped, setup, before=result.before)
+    assert [asked.index(step) for step in (1, 2, 3, 4)] == sorted(asked.index(step) for step in (1, 2, 3, 4))
+    assert handlers == [signal.SIG_DFL] * 2
+    assert until_done(stopped, setup) == []
     assert_same_run(config, stopped, setup)
 
 
@@ -267,7 +290,7 @@ def end(process, number):
 
 
 def test_terminated_in_a_step_and_killed_in_a_save(config, setup, result):
-    """Processes of the command line: one told to stop in its first step, one that dies while a checkpoint is written."""
+    """Processes of the command line: one told to stop in its first step, one that dies while it writes a checkpoint."""
     killed = elsewhere(config, "killed")
     process = start(killed)
     assert wait_for(process, (killed.folder / "evaluations" / "step_000000.json").is_file)
