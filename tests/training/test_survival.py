@@ -18,8 +18,16 @@ import pytest
 from rlvr_jax.errors import Preempted, RunStopped, UserError
 from rlvr_jax.evaluation import evaluate
 from rlvr_jax.models import abstract_params
-from rlvr_jax.training import Checkpoints, TrainConfig, make_optimizer, prepare, read_config, read_result, train
-from rlvr_jax.training import preemption
+from rlvr_jax.training import (
+    Checkpoints,
+    TrainConfig,
+    make_optimizer,
+    preemption,
+    prepare,
+    read_config,
+    read_result,
+    train,
+)
 from rlvr_jax.training import run as run_module
 from rlvr_jax.training.run_folder import RunFolder
 from rlvr_jax.training.state import OptimizerSettings, abstract_state
