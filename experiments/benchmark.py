@@ -10,11 +10,13 @@ python -m experiments.benchmark objectives           # advantages beside plain m
 python -m experiments.benchmark logprobs             # log-probabilities in chunks beside all at once
 python -m experiments.benchmark accelerator          # decoding and updates of model shapes, random weights (GPU, TPU)
 python -m experiments.benchmark verifiers            # verdicts a second, and what hanging completions cost
+python -m experiments.benchmark checkpoints          # the quick start's steps with checkpoints beside those without
 
 Peers that are not installed are left out, which standard error says, unless `--peers` names them.
 """
 
 from experiments.benchmarks.accelerator import AcceleratorBenchmark, benchmark_accelerator
+from experiments.benchmarks.checkpoints import CheckpointsBenchmark, benchmark_checkpoints
 from experiments.benchmarks.logprobs import LogProbsBenchmark, benchmark_logprobs
 from experiments.benchmarks.objectives import ObjectivesBenchmark, benchmark_objectives
 from experiments.benchmarks.sampling import SamplingBenchmark, benchmark_sampling
@@ -34,6 +36,7 @@ def main() -> int | None:
         "objectives": (ObjectivesBenchmark(), benchmark_objectives),
         "logprobs": (LogProbsBenchmark(), benchmark_logprobs),
         "verifiers": (VerifiersBenchmark(), benchmark_verifiers),
+        "checkpoints": (CheckpointsBenchmark(), benchmark_checkpoints),
     }
     choices |= {name: settings for name, (settings, _) in others.items()}
     arguments = parse_with_presets(choices, __doc__, default="smollm2_arithmetic")

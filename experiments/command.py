@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import sys
 import traceback
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 
 from rlvr_jax.cache import cache_folder
-from rlvr_jax.errors import UserError
+from rlvr_jax.errors import Preempted, RunStopped, UserError
 from rlvr_jax.sharding import has_other_hosts
 
 Arguments = TypeVar("Arguments")
@@ -22,14 +23,22 @@ _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 def run(main: Callable[[], int | None]) -> None:
-    """Calls `main`. Exit status: its own, or 2 with one line on standard error for a UserError."""
+    """Calls `main`. Exit status: its own, or with one line on standard error that of what it raises, see `errors`."""
     _use_huge_pages()
     _keep_compiled_programs()
+    # Orbax logs a failed write several times, with its traceback, and raises it too.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         sys.exit(main() or 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunStopped as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        sys.exit(3)
+    except Preempted as error:
+        print(f"preempted: {error}", file=sys.stderr)
+        sys.exit(75)
     except Exception:
         if not has_other_hosts():
             raise

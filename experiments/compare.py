@@ -20,6 +20,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.reports import comparison_figure, comparison_table, summarize, write_summary
 from rlvr_jax.sharding import agreed, is_first_host, join_hosts
 from rlvr_jax.training import RunResult, TrainConfig, prepare, read_result, train
+from rlvr_jax.training.preemption import stopping_at_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,7 @@ def _preset(config: TrainConfig) -> Compare:
     return Compare(dataclasses.replace(config, checkpoint_every=0))
 
 
+@stopping_at_once()
 def main() -> None:
     presets = {name: _preset(config) for name, config in PRESETS.items()}
     arguments = parse_with_presets(presets, __doc__, default="smollm2_arithmetic")

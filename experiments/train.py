@@ -2,6 +2,12 @@
 
 python -m experiments.train smollm2_arithmetic
 python -m experiments.train gsm8k --model OWNER/NAME --objective group_mean_std
+
+At SIGTERM it saves and ends with status 75, and what else kills it costs the steps since the last checkpoint: a loop
+around it, which stops at the end (0), at a wrong setting (2) and at a run that cannot go on (3), survives any number of
+both, and ends in the same bits.
+
+experiments/launch/until_done.sh gsm8k --model OWNER/NAME
 """
 
 import dataclasses
@@ -15,6 +21,7 @@ from experiments.presets import PRESETS
 from rlvr_jax.reports import comparison_table, summarize
 from rlvr_jax.sharding import agreed, is_first_host, join_hosts
 from rlvr_jax.training import TrainConfig, prepare, train
+from rlvr_jax.training.preemption import stopping_at_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +52,7 @@ def plan(config: TrainConfig, task_tokens: int) -> dict[str, int]:
     }
 
 
+@stopping_at_once()
 def main() -> None:
     arguments = parse_with_presets({name: Train(config) for name, config in PRESETS.items()}, __doc__)
     config = arguments.config

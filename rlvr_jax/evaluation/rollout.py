@@ -179,6 +179,12 @@ class Roller:
         rollouts = self._from_decode(finish(params, request, begun, state, settings=settings))
         return Pending(self, rows, prompts, rollouts, early, time.perf_counter() - started)
 
+    def sampled(self, rows: Sequence[Row], rollouts: Rollouts) -> "Pending":
+        """What `dispatch` gave for these rows of this host, from the rollouts that all hosts sampled."""
+        prompts = batch_array(self.mesh, self.encoder.encode(rows, None))
+        ended = rollouts.mask[..., 0]  # every completion has a first token, and is whole
+        return Pending(self, rows, prompts, rollouts, (ended, rollouts.tokens, rollouts.mask), 0.0)
+
     def decode(self, tokens: np.ndarray, mask: Bool[np.ndarray, "N T"]) -> list[str]:
         """The text of each of N completions."""
         return [

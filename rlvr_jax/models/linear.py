@@ -58,7 +58,8 @@ def _product(x: Array, weight: Array, dtype: jnp.dtype | None) -> Array:
 
 def _product_backward(_: jnp.dtype | None, factors: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     """In the gradient of the weight XLA's CPU compiler transposes the left factor, and computes within that slow copy
-    anew what made it: the left one is to be the narrower. The barrier keeps its simplifier from turning them back."""
+    anew what made it: of many tokens the left one is to be the narrower, though the product is to be transposed then.
+    The barrier keeps the simplifier from turning them back."""
     x, weight = factors
 
     def narrow_on_the_left(x: Array, cotangent: Array) -> Array:
@@ -68,7 +69,7 @@ def _product_backward(_: jnp.dtype | None, factors: tuple[Array, Array], cotange
         return jnp.einsum("no,ni->oi", cotangent, x)
 
     of_x = jnp.einsum("no,oi->ni", cotangent, weight)
-    if weight.shape[0] > weight.shape[1]:
+    if len(x) > weight.shape[1] and weight.shape[0] > weight.shape[1]:
         of_weight = jax.lax.platform_dependent(x, cotangent, cpu=narrow_on_the_left, default=plain)
     else:
         of_weight = plain(x, cotangent)

@@ -126,6 +126,11 @@ class TrainConfig:
     checkpoint_every: int = 20
     """Steps between checkpoints; 0: none at all."""
     keep_checkpoints: int = 2
+    """The newest that stay, beside the one with the best held-out accuracy of those saved right after an evaluation."""
+    checkpoint_folder: str | None = None
+    """Where checkpoints are kept, gs://BUCKET/FOLDER for example, which needs gcsfs; default: in the run's folder."""
+    max_skipped_in_a_row: int = 10
+    """An update whose loss or gradient is not finite is left out; so many steps with one in a row end the run."""
     output: Path | None = None
     """Folder of the run; default: runs/TASK-OBJECTIVE-seedN."""
 
@@ -149,6 +154,7 @@ class TrainConfig:
             "evaluation_batch": 1,
             "checkpoint_every": 0,
             "keep_checkpoints": 1,
+            "max_skipped_in_a_row": 1,
             "seed": 0,
         }
         for name, low in least.items():
@@ -169,6 +175,10 @@ class TrainConfig:
             LoraSettings(self.lora_rank or 1, self.lora_alpha, self.lora_targets)
         except UserError as error:
             raise UserError(f"lora_{error}") from None
+        if "gs:/" in str(self.output):
+            raise UserError(
+                f"output is {str(self.output)!r}: accepted is a local folder; checkpoint_folder may be in a bucket"
+            )
         if self.seed >= 2**32:
             raise UserError(f"seed is {self.seed}, accepted is less than 2**32")
         checked_stop_strings(self.stop)

@@ -1,5 +1,6 @@
 """What a finished or unfinished run has trained, from its folder."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from jaxtyping import PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import LoraSettings, Model, ModelConfig, abstract_params, load_params, param_shardings
 from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
-from rlvr_jax.training.checkpoint import Checkpoints
+from rlvr_jax.sharding import MeshShape
+from rlvr_jax.training.checkpoint import Checkpoints, checkpoint_folder
+from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.run_folder import with_defaults
 from rlvr_jax.training.state import policy_params
 
 
@@ -21,6 +25,22 @@ def run_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{str(path)!r} is not a run folder: it has no run.json")
     return json.loads(file.read_text())
+
+
+def read_config(path: Path) -> TrainConfig:
+    """As it was given to the run; what an earlier version did not know has its default. Raises as `run_config`."""
+    default = TrainConfig()
+    values = with_defaults(run_config(path))
+    for name, value in values.items():
+        known = getattr(default, name)
+        if dataclasses.is_dataclass(known):
+            values[name] = type(known)(**value)
+        elif isinstance(known, tuple):
+            values[name] = tuple(value)
+    if values["decode_mesh"] is not None:
+        values["decode_mesh"] = MeshShape(**values["decode_mesh"])
+    output = values.pop("output")
+    return TrainConfig(**values, output=None if output is None else Path(output))
 
 
 def restore_trained(path: Path, config: ModelConfig, mesh: Mesh) -> tuple[PyTree, LoraSettings | None, int]:
@@ -36,10 +56,11 @@ def restore_trained(path: Path, config: ModelConfig, mesh: Mesh) -> tuple[PyTree
         shapes, shardings = abstract_adapters(config, lora), adapter_shardings(config, lora, mesh)
     else:
         shapes, shardings = abstract_params(config), param_shardings(config, mesh)
-    if not (path / "checkpoints").is_dir():
+    elsewhere = known.get("checkpoint_folder")
+    if not checkpoint_folder(path, elsewhere).is_dir():
         raise UserError(f"{str(path)!r} holds no checkpoints")
     like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
-    with Checkpoints(path) as checkpoints:
+    with Checkpoints(path, folder=elsewhere, read_only=True) as checkpoints:
         return checkpoints.restore_params(like), lora, checkpoints.latest_step
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from rlvr_jax.errors import UserError
+from rlvr_jax.errors import RunStopped, UserError
 from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
 from rlvr_jax.models import Model, ModelConfig, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
@@ -24,11 +24,14 @@ from rlvr_jax.training.collect import collect
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.metrics import batch_metrics
+from rlvr_jax.training.preemption import Preemption
 from rlvr_jax.training.progress import RunProgress
 from rlvr_jax.training.run_folder import RunFolder, read_jsonl
+from rlvr_jax.training.skipped import SkippedUpdates
 from rlvr_jax.training.state import (
     OptimizerSettings,
     TrainState,
+    abstract_rollouts,
     abstract_state,
     init_state,
     make_optimizer,
@@ -117,10 +120,15 @@ def train(
 
     With `resume` an earlier run in the same folder goes on from its latest checkpoint, and ends in the same
     bits as if it had never stopped. `before` is the evaluation of the untrained policy where it is known.
+
+    At SIGTERM the state is saved and Preempted raised. Raises RunStopped, with the last good state saved, where updates
+    are not finite for too long, and where a file cannot be written.
     """
     if setup.roller.task.size("train") == 0:
         raise UserError(f"task is {config.task!r} with data {config.data!r}: no rows to train on; accepted is another")
     folder = RunFolder(config, resume=resume)
+    if resume and not config.checkpoint_every and config.steps in folder.evaluations():
+        return read_result(folder.path)
     model, mesh, roller = setup.model, setup.mesh, setup.roller
     objective = config.resolved_objective
     max_new_tokens = config.max_new_tokens or roller.task.max_new_tokens
@@ -133,10 +141,25 @@ def train(
         "batch": config.evaluation_batch,
     }
 
-    with contextlib.closing(folder), Checkpoints(folder.path, config.keep_checkpoints) as checkpoints:
+    def to_save(step: int) -> bool:
+        every = config.checkpoint_every
+        return bool(every) and (step == config.steps or step % every == 0)
+
+    def to_evaluate(step: int) -> bool:
+        every = config.evaluate_every
+        return step == config.steps or (bool(every) and step % every == 0)
+
+    with contextlib.closing(folder), _checkpoints(config, model.config, folder.path) as checkpoints:
+        if not resume and checkpoints.steps:
+            raise UserError(
+                f"checkpoint_folder is {str(checkpoints.folder)!r}: it holds another run's checkpoints; "
+                "accepted are --resume, to continue it, or another folder"
+            )
         state = _first_state(config, setup, checkpoints)
         done = int(state.step)
+        checkpoints.require_room(state, sum(map(to_save, range(done + 1, config.steps + 1))))
         folder.rewind(done)
+        skipped_updates = SkippedUpdates(folder.path)
         needs_reference = config.kl_coefficient or config.lora
         reference = load_params(model.folder, model.config, mesh) if needs_reference else None
         temperature = jnp.float32(config.temperature)
@@ -145,21 +168,42 @@ def train(
         batches = train_batches(roller.task, config.seed, int(state.cursor), config.prompts_per_step, own=own)
         progress = RunProgress(name, config.steps, done, shown=is_first_host())
 
-        with contextlib.closing(batches), progress:
+        # Of the next step, where an older policy sampled them.
+        ahead: Pending | None = None
+        if state.ahead is not None:
+            ahead = roller.sampled(next(batches), state.ahead)
+            state = dataclasses.replace(state, ahead=None)
+        accuracy: float | None = None
+
+        def save() -> str:
+            if not config.checkpoint_every:
+                return "not saved: checkpoint_every is 0"
+            if int(state.step) == 0:
+                return "that before the first step: there is nothing to save"
+            rollouts = None if ahead is None else ahead.rollouts
+            checkpoints.save(dataclasses.replace(state, ahead=rollouts), accuracy)
+            checkpoints.wait()
+            return f"saved after step {int(state.step)} in {checkpoints.folder}: --resume goes on from there"
+
+        with contextlib.closing(batches), progress, Preemption(save) as preemption:
             if done:
                 progress.say(f"resumed after step {done}")
 
-            def evaluate_at(step: int, known: Evaluation | None = None) -> None:
+            def show_evaluated(done: int) -> None:
+                progress.evaluating(done, config.evaluation_questions)
+                preemption.check()
+
+            def evaluate_at(step: int, known: Evaluation | None = None) -> float:
                 result = known or evaluate(
                     roller,
                     policy_params(state.params, reference, config.lora, config.compute_dtype),
                     **evaluation_settings,
-                    progress=lambda done: progress.evaluating(done, config.evaluation_questions),
+                    progress=show_evaluated,
                 )
                 folder.write_evaluation(step, result)
-                folder.write_scalars(step, {"held_out_accuracy": result.accuracy.mean})
                 mean, low, high = result.accuracy
                 progress.say(f"held-out accuracy {mean:.3f} [{low:.3f}, {high:.3f}] after step {step}")
+                return mean
 
             def dispatch(step: int) -> Pending:
                 # Joined weights are bound to no name, so that they are gone when the update needs the memory.
@@ -176,15 +220,17 @@ def train(
 
             if done == 0:
                 evaluate_at(0, before)
-            ahead = None
+            elif to_evaluate(done) and not folder.evaluation_file(done).is_file():
+                evaluate_at(done)
             for step in range(done + 1, config.steps + 1):
+                preemption.check_before(step)
                 started, compiled = time.perf_counter(), compilations()
-                last = step == config.steps
-                to_save = config.checkpoint_every and (last or step % config.checkpoint_every == 0)
                 pending = ahead or dispatch(step)
                 # Before the update, which the parameters are donated to. Not across a checkpoint: after it, a resumed
                 # run does not have them.
-                ahead = dispatch(step + 1) if config.staleness and not (last or to_save) else None
+                following = None
+                if config.staleness and step != config.steps and not to_save(step):
+                    following = dispatch(step + 1)
                 collected = collect(
                     pending,
                     functools.partial(dispatch, step),
@@ -192,6 +238,7 @@ def train(
                     rollouts=config.rollouts_per_step,
                     mesh=mesh,
                 )
+                preemption.check()
                 graded, consumed = collected.graded, len(collected.rewards)
                 prompts, rollouts = graded.prompts, graded.rollouts
                 updating = time.perf_counter()
@@ -218,13 +265,16 @@ def train(
                         policy_params(state.params, reference, config.lora, config.compute_dtype)
                     )
                     batch = dataclasses.replace(batch, old_log_probabilities=old)
-                state = dataclasses.replace(state, objective=memory)
+                skipped = []
                 for _ in range(config.updates_per_rollout):
                     state, metrics = update(
-                        state, batch, roller.prefix, temperature, reference, settings=settings, mesh=mesh
+                        state, batch, roller.prefix, temperature, reference, memory, settings=settings, mesh=mesh
                     )
+                    skipped.append(metrics["skipped"])
+                ahead, accuracy = following, None
                 state = dataclasses.replace(state, step=state.step + 1, cursor=state.cursor + consumed)
                 metrics = {**batch_metrics(collected, batch), **jax.device_get(metrics)}
+                metrics["skipped"] = sum(jax.device_get(skipped))
                 metrics = {key: float(value) for key, value in metrics.items()}
                 ended = time.perf_counter()
                 # What is sampled ahead is hardly waited for.
@@ -240,10 +290,17 @@ def train(
                 folder.write_completions(step, graded)
                 progress.step(step, metrics, timings)
 
-                if last or (config.evaluate_every and step % config.evaluate_every == 0):
-                    evaluate_at(step)
-                if to_save:
-                    checkpoints.save(state)
+                inputs = {"batch": batch, "prefix": roller.prefix, "temperature": temperature}
+                skipped_updates.count(step, metrics["skipped"], state.params, inputs)
+                if skipped_updates.in_a_row >= config.max_skipped_in_a_row:
+                    raise RunStopped(
+                        f"no finite loss and gradient in {skipped_updates.in_a_row} steps in a row, the last of them "
+                        f"{step}, see {folder.path / 'skipped'}; the last good state is {save()}"
+                    )
+                if to_evaluate(step):
+                    accuracy = evaluate_at(step)
+                if to_save(step):
+                    checkpoints.save(state, accuracy)
     wait_for_hosts("the run is written")
     return read_result(folder.path)
 
@@ -271,6 +328,31 @@ def update_settings(config: TrainConfig, model: ModelConfig, max_new_tokens: int
     )
 
 
+_OF_THE_OBJECTIVE = (
+    "objective",
+    "surrogate",
+    "clip_low",
+    "clip_high",
+    "aggregation",
+    "kl_coefficient",
+    "kl_estimator",
+    "kl_where",
+    "overlong_cache",
+    "drop_truncated",
+    "importance_cap",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+)
+
+
+def _checkpoints(config: TrainConfig, model: ModelConfig, run_folder: Path) -> Checkpoints:
+    """What they are of: a model of these sizes and an objective; its precision may be another when restored."""
+    sizes = {name: value for name, value in dataclasses.asdict(model).items() if name != "compute_dtype"}
+    of = sizes | {name: getattr(config, name) for name in _OF_THE_OBJECTIVE}
+    return Checkpoints(run_folder, config.keep_checkpoints, folder=config.checkpoint_folder, of=of)
+
+
 def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:
     names = [field.name for field in dataclasses.fields(OptimizerSettings)]
     return OptimizerSettings(**{name: getattr(config, name) for name in names})
@@ -282,9 +364,11 @@ def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) ->
     model, mesh, lora = setup.model, setup.mesh, config.lora
     start = config.resolved_objective.start
     memory = None if start is None else start()
-    if checkpoints.latest_step is not None:
+    if checkpoints.steps:
         shapes = abstract_adapters(model.config, lora) if lora else abstract_params(model.config)
-        return checkpoints.restore(abstract_state(model.config, optimizer, shapes, mesh, memory, lora))
+        max_new_tokens = config.max_new_tokens or setup.roller.task.max_new_tokens
+        rollouts = abstract_rollouts(config.prompts_per_step, config.samples_per_prompt, max_new_tokens, mesh)
+        return checkpoints.restore(abstract_state(model.config, optimizer, shapes, mesh, memory, lora), rollouts)
     if lora:
         params = init_adapters(model.config, lora, config.seed)
     else:

@@ -7,30 +7,33 @@ completions/        one Parquet file a step: what was asked, sampled and judged.
                     gathering all texts at every step would take time, and the memory of one host
 evaluations/        one JSON file an evaluation: the verdict on every held-out question
 checkpoints/        Orbax
+skipped/            the batches of updates that were left out, and the parameters they met (see `skipped`)
 tensorboard/        the metrics again, for TensorBoard
 
 With several hosts the folder must be one that all of them see; all else is written by the first.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from tensorboardX import SummaryWriter
 
-from rlvr_jax.errors import UserError
+from rlvr_jax.errors import RunStopped, UserError
 from rlvr_jax.evaluation import Evaluation, GradedRollouts
 from rlvr_jax.evaluation.folder import write_completions
 from rlvr_jax.sharding import agreed, is_first_host
 from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.tensorboard import ScalarWriter
 
-# A resumed run may differ in how far it goes and where it is kept, in nothing that shapes the result.
-_MAY_DIFFER = {"steps", "output", "keep_checkpoints", "checkpoint_every"}
+# A resumed run may differ in how far it goes, where it is kept and on which devices; in nothing else that shapes the
+# result. On another mesh sums are rounded in another order.
+_MAY_DIFFER = {"steps", "output", "keep_checkpoints", "checkpoint_every", "mesh", "decode_mesh", "max_skipped_in_a_row"}
 
 
 def write_json(file: Path, value: Any) -> None:
@@ -56,17 +59,24 @@ class RunFolder:
         Raises UserError when the folder holds another run, or one that `resume` does not allow to continue.
         """
         self.path = config.folder
-        self._writer: SummaryWriter | None = None
-        described = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-        # Nobody writes before all have looked.
+        self._writer: ScalarWriter | None = None
+        described = _described(config)
+        # Nobody writes before all have looked, and nobody goes on where one cannot write.
         with agreed():
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"output is {str(self.path)!r}: a file is there, accepted is a new folder")
             if self.path.is_dir() and any(self.path.iterdir()):
                 self._check_same(described, resume)
-        (self.path / "completions").mkdir(parents=True, exist_ok=True)
-        if is_first_host():
-            write_json(self.path / "run.json", described)
+        with agreed():
+            try:
+                (self.path / "completions").mkdir(parents=True, exist_ok=True)
+                if is_first_host():
+                    write_json(self.path / "run.json", described)
+            except OSError as error:
+                raise UserError(
+                    f"output is {str(self.path)!r}: {error.strerror or error}; "
+                    "accepted is a folder that can be written to"
+                ) from error
 
     def _check_same(self, described: Mapping[str, Any], resume: bool) -> None:
         file = self.path / "run.json"
@@ -79,7 +89,8 @@ class RunFolder:
                 f"output is {str(self.path)!r}: the folder holds another run; "
                 "accepted are --resume, to continue it, or another --output"
             )
-        earlier = json.loads(file.read_text())
+        # What a run of an earlier version did not know it did by today's default.
+        earlier = with_defaults(json.loads(file.read_text()))
         # With staleness, the steps after checkpoints are sampled from a newer policy than the others.
         may_differ = _MAY_DIFFER - {"checkpoint_every"} if described["staleness"] else _MAY_DIFFER
         for name, value in described.items():
@@ -100,19 +111,20 @@ class RunFolder:
                 scratch = file.with_suffix(".part")
                 scratch.write_text("".join(json.dumps(line) + "\n" for line in kept))
                 os.replace(scratch, file)
-        for folder in ("completions", "evaluations"):
-            for file in (self.path / folder).glob("step_*"):
+        for folder in ("completions", "evaluations", "skipped"):
+            for file in (self.path / folder).glob("*_*"):
                 if int(file.stem.split("_")[1]) > step:
                     file.unlink()
         if step == 0:
             shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
-        self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1 if step else None)
+        with self._writing("tensorboard"):
+            self._writer = ScalarWriter(self.path / "tensorboard", step + 1)
 
     def write_step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         if not is_first_host():
             return
         for name, values in (("metrics.jsonl", metrics), ("timings.jsonl", timings)):
-            with (self.path / name).open("a") as stream:
+            with self._writing(name), (self.path / name).open("a") as stream:
                 stream.write(json.dumps({"step": step, **values}) + "\n")
         self.write_scalars(step, {**metrics, **timings})
 
@@ -121,19 +133,26 @@ class RunFolder:
         if not is_first_host():
             return
         assert self._writer is not None, "rewind opens the folder"
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        with self._writing("tensorboard"):
+            self._writer.write(step, values)
 
     def write_completions(self, step: int, graded: GradedRollouts) -> None:
         """One row a completion, as evaluations keep them, of those that this host verified."""
         rows = [{"step": step, **row} for row in graded.completion_rows(len(graded.outcomes))]
         host = f"_host_{jax.process_index():03d}" if jax.process_count() > 1 else ""
         if rows:
-            write_completions(self.path / "completions" / f"step_{step:06d}{host}.parquet", rows)
+            with self._writing("completions"):
+                write_completions(self.path / "completions" / f"step_{step:06d}{host}.parquet", rows)
 
     def write_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        if is_first_host():
-            evaluation.save(self.path / "evaluations" / f"step_{step:06d}.json")
+        if not is_first_host():
+            return
+        with self._writing("evaluations"):
+            evaluation.save(self.evaluation_file(step))
+        self.write_scalars(step, {"held_out_accuracy": evaluation.accuracy.mean})
+
+    def evaluation_file(self, step: int) -> Path:
+        return self.path / "evaluations" / f"step_{step:06d}.json"
 
     def evaluations(self) -> dict[int, Evaluation]:
         """All evaluations by step."""
@@ -142,4 +161,29 @@ class RunFolder:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._writing("tensorboard"):
+                self._writer.close()
+
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """A write that fails ends the run; the files are whole, and the checkpoints as they were."""
+        try:
+            yield
+        except OSError as error:
+            raise RunStopped(
+                f"{what} of the run in {str(self.path)!r} could not be written: {error.strerror or error}"
+            ) from error
+
+
+def _described(config: TrainConfig) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration read from `run.json`, with the defaults of what its version did not know."""
+    defaults = _described(TrainConfig())
+    whole = {**defaults, **values}
+    for name, default in defaults.items():
+        if isinstance(default, dict):
+            whole[name] = {**default, **whole[name]}
+    return whole

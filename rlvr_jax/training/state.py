@@ -12,7 +12,7 @@ from jaxtyping import Int, PyTree, UInt32
 
 from rlvr_jax.models import LoraSettings, ModelConfig, adapted, param_shardings
 from rlvr_jax.models.lora import adapter_shardings
-from rlvr_jax.records import AnyArray, record
+from rlvr_jax.records import AnyArray, Rollouts, record
 from rlvr_jax.sharding import named_sharding
 
 
@@ -31,6 +31,9 @@ class TrainState:
     """Train rows consumed: the whole state of the data pipeline (`tasks.pipeline`)."""
     objective: PyTree = None
     """What an objective that remembers carries from step to step; None for the others."""
+    ahead: PyTree = None
+    """Rollouts of the next step, where an older policy sampled them (`staleness`); only in a checkpoint that was not
+    planned, of a run that was told to stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,3 +153,15 @@ def abstract_state(
         _shapes(optimizer, params, objective),
         shardings,
     )
+
+
+def abstract_rollouts(prompts: int, samples: int, max_new_tokens: int, mesh: Mesh) -> Any:
+    """Shapes, types and shardings of a step's rollouts, to restore `TrainState.ahead` into."""
+
+    def zeros() -> Rollouts:
+        tokens = jnp.zeros((prompts, samples, max_new_tokens), jnp.int32)
+        real = tokens.astype(jnp.float32)
+        return Rollouts(tokens, tokens > 0, real, real, real, tokens[..., 0] > 0)
+
+    sharding = named_sharding(mesh, ("batch",))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), jax.eval_shape(zeros))

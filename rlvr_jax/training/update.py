@@ -44,11 +44,15 @@ def update(
     prefix: Int[AnyArray, " Tq"],
     temperature: Float[Array, ""],
     reference: PyTree,
+    objective: PyTree = None,
     *,
     settings: UpdateSettings,
     mesh: Mesh,
 ) -> tuple[TrainState, Metrics]:
     """One optimiser step on one batch; `state` is donated. `step` and `cursor` are the loop's to advance.
+
+    With a loss or a gradient that is not finite the state stays what it was, and the metric `skipped` is 1; else
+    `objective` is what an objective that remembers has after this batch.
 
     P must be a multiple of batch shards times micro-batches. `reference` are the parameters of the initial policy: the
     reference of a KL in the loss, and with LoRA the weights that the adapters in `state` belong to; `None` without
@@ -61,10 +65,16 @@ def update(
     )
     updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
     updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
+    if objective is not None:
+        updated = dataclasses.replace(updated, objective=objective)
+    gradient_norm = optax.tree.norm(gradients)
+    finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
+    updated = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
     updated = jax.lax.with_sharding_constraint(
         updated, state_shardings(settings.model, optimizer, state.params, state.objective, mesh, settings.lora)
     )
-    return updated, {"loss": loss, "gradient_norm": optax.tree.norm(gradients)} | metrics
+    skipped = 1.0 - finite.astype(jnp.float32)
+    return updated, {"loss": loss, "gradient_norm": gradient_norm, "skipped": skipped} | metrics
 
 
 def loss_and_gradients(

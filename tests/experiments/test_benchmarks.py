@@ -7,7 +7,7 @@ import pytest
 from conftest import TINY
 
 from experiments import benchmark
-from experiments.benchmarks import sampling, step, turns, update, work
+from experiments.benchmarks import checkpoints, sampling, step, turns, update, work
 from experiments.benchmarks.peers import torch as torch_peer
 from rlvr_jax.training import TrainConfig
 
@@ -150,3 +150,25 @@ def test_accelerator_tells_shares_of_what_the_device_can_do(call):
     assert set(rows) == {"tiny, decode 8", "tiny, update"}
     assert all(0 < row["share"] < 1 for row in rows.values())
     assert call(benchmark, "accelerator", "--batches", 12)[0] == 2
+
+
+@pytest.mark.parametrize(("slower", "status"), [(1.04, 0), (1.06, 1)])
+def test_checkpoints_cost_what_the_saving_side_takes_more(call, monkeypatch, slower, status):
+    seconds = {checkpoints.SAVING: [20.0 * slower, 90.0, 10.0 * slower], checkpoints.WITHOUT: [20.0, 20.0, 10.0]}
+    measured = turns.Measured(seconds, {checkpoints.SAVING: {"checkpoint_bytes": 10**9}, checkpoints.WITHOUT: {}})
+    monkeypatch.setattr(checkpoints, "take_turns", lambda sides, repeats: measured)
+    code, out, _ = call(benchmark, "checkpoints", "--json")
+    figures = json.loads(out.splitlines()[-1])
+    assert (code, figures["cost"]) == (status, pytest.approx(slower - 1))
+
+
+@pytest.mark.slow
+def test_both_sides_of_checkpoints_take_a_turn_between_saves(tiny_model):
+    small = TrainConfig(model=str(tiny_model.folder), checkpoint_every=2)
+    arguments = checkpoints.CheckpointsBenchmark(small, repeats=2)
+    for every, least in ((2, 1), (0, 0)):
+        calls = []
+        figures = checkpoints.steps(arguments, every, lambda calls=calls: not calls.append(1))
+        # It is set up, warms up, and has its rounds.
+        assert len(calls) == arguments.repeats + 2
+        assert (figures["checkpoint_bytes"] > 0) == bool(least)

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+
+from rlvr_jax.errors import Preempted, RunStopped, UserError
 
 PROGRAM = """
 import jax
@@ -26,3 +29,19 @@ def test_compiled_programs_are_kept_in_the_cache_or_where_the_user_says(tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(expected), "2"]
     assert list(expected.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (UserError("wrong"), 2, "error: wrong"),
+        (RunStopped("disk full"), 1, "stopped: disk full"),
+        (Preempted("saved"), 75, "preempted: saved"),
+    ],
+)
+def test_what_is_raised_becomes_an_exit_status_and_one_line(raised, status, said, call):
+    def main():
+        raise raised
+
+    code, _, err = call(types.SimpleNamespace(__name__="main", main=main))
+    assert (code, err) == (status, said + "\n")

@@ -1,13 +1,8 @@
-"""Whole runs on the tiny model: exact repetition, exact resume after SIGKILL, no recompilation, clear errors."""
+"""Whole runs on the tiny model: exact repetition, exact resume, no recompilation, clear errors."""
 
 import contextlib
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -123,42 +118,6 @@ def test_a_shorter_run_is_continued_exactly(result, config, setup):
     # The shorter run evaluated after its own last step, which the longer one does not.
     (whole.folder / "evaluations" / "step_000004.json").unlink()
     assert_same_run(result.folder, whole.folder, setup)
-
-
-def test_killed_and_resumed_ends_in_the_same_bits(result, config, setup):
-    """SIGKILL of a real process somewhere between two checkpoints."""
-    killed = elsewhere(config, "killed")
-    program = "import sys, pathlib; from experiments.train import main; from experiments.command import run; main()"
-    flags = {
-        "model": killed.model,
-        "steps": killed.steps,
-        "learning-rate": killed.learning_rate,
-        "temperature": killed.temperature,
-        "evaluate-every": killed.evaluate_every,
-        "evaluation-questions": killed.evaluation_questions,
-        "evaluation-batch": killed.evaluation_batch,
-        "checkpoint-every": killed.checkpoint_every,
-        "output": killed.output,
-    }
-    arguments = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-c", program, "smollm2_arithmetic", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 240
-        while not (killed.output / "completions" / "step_000003.parquet").is_file():
-            assert process.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline, "never came to step 3"
-            time.sleep(0.01)
-        # The checkpoint of step 2 is written in the background: wait for it, then kill in the middle of what follows.
-        while not (killed.output / "checkpoints" / "2").is_dir():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
-    resumed = train(killed, setup, resume=True)
-    assert_same_run(result.folder, resumed.folder, setup)
 
 
 def test_an_output_folder_with_another_run_is_refused(result, config, setup):
