@@ -9,12 +9,14 @@ python -m experiments.benchmark sampling             # completions of unequal le
 python -m experiments.benchmark objectives           # advantages beside plain mean-centring
 python -m experiments.benchmark logprobs             # log-probabilities in chunks beside all at once
 python -m experiments.benchmark accelerator          # decoding and updates of model shapes, random weights (GPU, TPU)
+python -m experiments.benchmark lab                  # the lab's runs side by side beside one after another
 python -m experiments.benchmark verifiers            # verdicts a second, and what hanging completions cost
 
 Peers that are not installed are left out, which standard error says, unless `--peers` names them.
 """
 
 from experiments.benchmarks.accelerator import AcceleratorBenchmark, benchmark_accelerator
+from experiments.benchmarks.lab import LabBenchmark, benchmark_lab
 from experiments.benchmarks.logprobs import LogProbsBenchmark, benchmark_logprobs
 from experiments.benchmarks.objectives import ObjectivesBenchmark, benchmark_objectives
 from experiments.benchmarks.sampling import SamplingBenchmark, benchmark_sampling
@@ -32,6 +34,7 @@ def main() -> int | None:
         "update": (UpdateBenchmark(), benchmark_update),
         "sampling": (SamplingBenchmark(), benchmark_sampling),
         "objectives": (ObjectivesBenchmark(), benchmark_objectives),
+        "lab": (LabBenchmark(), benchmark_lab),
         "logprobs": (LogProbsBenchmark(), benchmark_logprobs),
         "verifiers": (VerifiersBenchmark(), benchmark_verifiers),
     }

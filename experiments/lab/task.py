@@ -1,6 +1,6 @@
 """Sums of two numbers, `57+38=` to `95` and an end, with a verifier that runs where the policy does.
 
-A question is a number q: with two digits its terms are q // 100 and q % 100. Every question has one right completion, so
+A question is a number q: with two digits its terms are q // 100 and q % 100. It has one right completion, so
 the policy's success rate on it is the probability of that completion, without any sampling noise.
 """
 

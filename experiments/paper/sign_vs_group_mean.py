@@ -72,7 +72,10 @@ def of_lab(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> d
     if arguments.optimizer == "sgd" and "learning_rate" in given:
         given["sgd_learning_rate"] = given.pop("learning_rate")
     chosen = {name: getattr(arguments, name) for name in ("samples", "success_rate", "heterogeneity", "optimizer")}
-    lab = Lab(**chosen, **given)
+    steps = given.pop("steps", Lab.steps)
+    # Ten evaluations and the one before, or as near to that as divides the steps.
+    every = max([n for n in range(1, steps // 10 + 1) if steps % n == 0], default=1)
+    lab = Lab(**chosen, **given, steps=steps, evaluate_every=every)
     use_all_cores()
     arms, seeds = controls(lab), range(arguments.seeds)
     traces = run_arms(lab, arms, seeds, [lab.base])
