@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rlvr_jax.starvation import gradient_moments
+from rlvr_jax.starvation import beta_binomial_degeneracy, gradient_moments
 
 WRONG_ANSWERS = 10
 """Equally likely ones, beside the right one."""
@@ -25,3 +25,10 @@ def signal_to_noise(advantage: Callable[[Array], Array], success_rates: Float[np
     right = jnp.arange(1 + WRONG_ANSWERS) == 0
     moments = jax.vmap(lambda each: gradient_moments(advantage, each, right, samples))(logits)
     return float(jnp.sum(moments.mean**2) / jnp.sum(moments.variance))
+
+
+def beta_binomial_prediction(success_rates: Float[np.ndarray, " Q"], samples: int) -> float:
+    """Degeneracy under the Beta law of the same mean and variance as these success rates."""
+    mean = float(np.mean(success_rates))
+    concentration = mean * (1 - mean) / float(np.var(success_rates)) - 1
+    return float(beta_binomial_degeneracy(mean * concentration, (1 - mean) * concentration, samples))

@@ -25,11 +25,11 @@ from experiments.lab.devices import use_all_cores
 from experiments.lab.policy import Base, skill
 from experiments.lab.report import PALETTE, save_figure, success_rates
 from experiments.lab.run import Optimizer
-from experiments.lab.theory import signal_to_noise
+from experiments.lab.theory import beta_binomial_prediction, signal_to_noise
 from rlvr_jax.errors import UserError
 from rlvr_jax.objectives import named_objective
 from rlvr_jax.reports import write_summary
-from rlvr_jax.starvation import beta_binomial_degeneracy, jensen_gap, mean_interval
+from rlvr_jax.starvation import jensen_gap, mean_interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +152,6 @@ def _ratio(objectives: Sequence[str], rates: np.ndarray, samples: int) -> float:
 
 def _described(place: tuple[float, float], base: Base, rates: np.ndarray) -> dict[str, Any]:
     gap = jensen_gap(rates.astype(np.float32), 4)
-    # The Beta law of the same mean and variance.
-    size = rates.mean() * (1 - rates.mean()) / rates.var() - 1
-    law = beta_binomial_degeneracy(rates.mean() * size, (1 - rates.mean()) * size, 4)
     return {
         "success_rate": place[0],
         "heterogeneity": place[1],
@@ -162,7 +159,7 @@ def _described(place: tuple[float, float], base: Base, rates: np.ndarray) -> dic
         "supervised_steps": int(base.steps),
         "degeneracy_at_4": float(gap.degenerate),
         "bernoulli_at_4": float(gap.predicted),
-        "beta_binomial_at_4": float(law),
+        "beta_binomial_at_4": beta_binomial_prediction(rates, 4),
     }
 
 

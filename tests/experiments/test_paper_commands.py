@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from experiments.lab.arms import arm
-from experiments.paper import phase_diagram, sign_vs_group_mean
+from experiments.paper import degeneracy, pass_at_k, phase_diagram, sign_vs_group_mean
 
 SMALL = ("--seeds", 2, "--steps", 2, "--success-rate", 0.02, "--prompts", 2)
 
@@ -62,3 +63,43 @@ def test_phase_diagram_has_every_cell_once(call, tmp_path):
 def test_cells_of_the_default_sweep():
     swept = phase_diagram.cells(phase_diagram.PhaseDiagram())
     assert len(swept) == len(set(swept)) == (4 + 2 + 3) * 5 * 2
+
+
+def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
+    flags = ("--seeds", 2, "--steps", 4, "--stretches", 2, "--success-rate", 0.02, "--output", tmp_path / "lab")
+    code, out, _ = call(degeneracy, *flags, "--json")
+    assert code == 0
+    summary = json.loads(out.splitlines()[-1])
+    assert [row["steps"] for row in summary["arms"]["sign"]] == [[1, 2], [3, 4]]
+    # By tenths of difficulty, before: with success this rare the hardest questions are nearly always all wrong.
+    tenths = summary["by_difficulty"]["sign"]
+    assert tenths[0][0] > tenths[-1][0]
+    assert tenths[0][0] > 0.99
+
+    for i, observed in enumerate(((0.5, 0.7), (0.3, 0.1))):
+        lines = [{"degeneracy": value, "degeneracy_predicted": 0.4} for value in observed]
+        (tmp_path / f"run{i}").mkdir()
+        (tmp_path / f"run{i}/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / f"run{i}/timings.jsonl").write_text("")
+    folders = (
+        "--runs",
+        tmp_path / "run0",
+        tmp_path / "run1",
+        "--stretches",
+        1,
+        "--output",
+        tmp_path / "kept",
+        "--json",
+    )
+    code, out, _ = call(degeneracy, *folders)
+    (row,) = json.loads(out.splitlines()[-1])["arms"]["runs"]
+    assert (code, row["observed"], row["gap"]["mean"]) == (0, pytest.approx(0.4), pytest.approx(0.0))
+    (tmp_path / "run0/metrics.jsonl").write_text((tmp_path / "run1/metrics.jsonl").read_text())
+    assert call(degeneracy, *folders)[0] == 1
+
+
+def test_what_a_sample_is_worth_in_samples_of_the_base():
+    base = np.array([0.2, 0.2])
+    assert pass_at_k.worth(base, 1 - 0.8**3) == pytest.approx(3, rel=1e-6)
+    assert pass_at_k.worth(np.array([0.0, 0.2]), 0.6) == float("inf")
+    np.testing.assert_allclose(pass_at_k.curve(np.array([0.2, 0.0]))[:3], [0.1, (1 - 0.64) / 2, (1 - 0.8**4) / 2])
