@@ -36,7 +36,7 @@ class WarmStart:
     model: ModelConfig = MODEL
     task: Sums = Sums()
     batch: int = 256
-    learning_rate: float = 2e-3
+    learning_rate: float = 4e-3
     most_steps: int = 2000
 
 

@@ -9,9 +9,11 @@
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 
 from experiments.command import parse, print_json, run
@@ -23,6 +25,7 @@ from experiments.lab.run import Optimizer
 from experiments.presets import PRESETS
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import write_summary
+from rlvr_jax.training import RunResult, read_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +105,20 @@ def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str,
     )
     objectives = ("sign", "group_mean", "group_mean_std")
     summary = compare(Compare(config, objectives, tuple(range(arguments.seeds)), resume=arguments.resume))
+    summary["curves"] = {
+        objective: _curves([read_result(folder / f"{objective}-seed{seed}") for seed in range(arguments.seeds)])
+        for objective in objectives
+    }
     write_summary(summary, folder / "results.json")
     return summary
+
+
+def _curves(runs: Sequence[RunResult]) -> dict[str, list[float]]:
+    """Means over seeds: of training by step, of held-out accuracy by evaluation."""
+    names = ("reward", "degeneracy", "degeneracy_predicted", "truncated", "unparsable")
+    curves = {name: np.mean([[line[name] for line in run.metrics] for run in runs], 0).tolist() for name in names}
+    held_out = [[run.evaluations[step].accuracy.mean for step in sorted(run.evaluations)] for run in runs]
+    return curves | {"held_out_accuracy": np.mean(held_out, 0).tolist(), "evaluated_at": sorted(runs[0].evaluations)}
 
 
 if __name__ == "__main__":
