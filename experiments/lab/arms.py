@@ -29,8 +29,8 @@ class Lab:
     heterogeneity: float = 0.0
     """Share of wrong labels at the hardest of ten levels of questions in the supervised start; 0: all are clean."""
     optimizer: Optimizer = "adam"
-    learning_rate: float = 3e-4
-    sgd_learning_rate: float = 0.3
+    learning_rate: float = 1e-4
+    sgd_learning_rate: float = 0.01
     """Of plain SGD, which is not clipped."""
     max_gradient_norm: float = 1.0
     """Of Adam."""

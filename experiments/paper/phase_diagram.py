@@ -41,9 +41,9 @@ class PhaseDiagram:
     """Of the base, mean over held-out questions."""
     heterogeneities: tuple[float, ...] = (0.0, 1.0)
     group_sizes: tuple[int, ...] = (2, 4, 8, 16)
-    learning_rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    learning_rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4)
     """Of Adam; group sizes are swept at the middle one."""
-    sgd_learning_rates: tuple[float, ...] = (0.1, 0.3, 1.0)
+    sgd_learning_rates: tuple[float, ...] = (0.003, 0.01, 0.03)
     seeds: int = 3
     steps: int = 150
     completions: int = 64

@@ -46,7 +46,7 @@ class SignVsGroupMean:
     heterogeneity: float = Lab.heterogeneity
     """Lab: share of wrong labels at the hardest of ten levels of questions in the supervised start."""
     learning_rate: float | None = None
-    """Default: 3e-4 in the lab, 1e-5 of the language model."""
+    """Default: 1e-4 in the lab, 1e-5 of the language model."""
     optimizer: Optimizer = Lab.optimizer
     """Lab: of the arms that do not say it in their name."""
     prompts: int | None = None

@@ -77,9 +77,10 @@ def all_wrong_part(rewards):
     return jnp.where(rewards.max(-1, keepdims=True) == 0, 2 * rewards - 1, 0.0)
 
 
+@pytest.mark.slow
 def test_sign_climbs_pass_at_g_on_all_wrong_groups(base):
-    """Mean update over 40 x 1,024 sampled groups, against the exact gradient of pass@4 on the same questions."""
-    samples, batches, questions = 4, 40, jnp.tile(jnp.arange(8) * 11, 128)
+    """Mean update over 120 x 1,024 sampled groups, against the exact gradient of pass@4 on the same questions."""
+    samples, batches, questions = 4, 120, jnp.tile(jnp.arange(8) * 11, 128)
     objective = Objective(all_wrong_part, Loss(aggregation="sequence_sum"))
     program = Program(MODEL, TASK, (objective,), "sgd", len(questions), samples, 1, 1)
 
@@ -98,7 +99,7 @@ def test_sign_climbs_pass_at_g_on_all_wrong_groups(base):
     draws = np.float64([sampled(jnp.int32(i)) for i in range(batches)])
     along = draws @ exact / (exact @ exact)
     error = along.std(ddof=1) / batches**0.5
-    assert error < 0.1
+    assert error < 0.075
     assert abs(along.mean() - 1) < 4 * error
     # Across all directions: the squared distance of the mean is the noise that is left in it, not more.
     distance = np.sum((draws.mean(0) - exact) ** 2)
