@@ -197,7 +197,7 @@ def table(summary: dict[str, Any]) -> Table:
 
 
 def draw(summary: dict[str, Any], arguments: PhaseDiagram, file: Path) -> None:
-    """A map for each sweep and heterogeneity, decided cells marked by a dot; theory beside runs in the last panel."""
+    """A map for each sweep and heterogeneity, decided cells marked by a star; theory beside runs in the last panel."""
     from matplotlib.figure import Figure
 
     rows = summary["cells"]
@@ -215,13 +215,15 @@ def draw(summary: dict[str, Any], arguments: PhaseDiagram, file: Path) -> None:
     for line, heterogeneity in zip(axes, arguments.heterogeneities, strict=True):
         here = [row for row in rows if row["heterogeneity"] == heterogeneity]
         for panel, (title, name, label, fixed) in zip(line, sweeps, strict=False):
-            shown = _map(
-                panel, [row for row in here if all(row[key] == value for key, value in fixed.items())], name, limit
-            )
+            chosen = [row for row in here if all(row[key] == value for key, value in fixed.items())]
             panel.set(title=f"{title}, heterogeneity {heterogeneity:g}", xlabel="base success rate", ylabel=label)
+            if chosen:
+                shown = _map(panel, chosen, name, limit)
+            else:
+                panel.set_axis_off()
         _against_theory(line[-1], here, summary["objectives"])
-    if rows:
-        drawing.colorbar(shown, ax=axes[:, :3], label=f"accuracy: {' minus '.join(summary['objectives'])}", shrink=0.8)
+    label = f"accuracy: {' minus '.join(summary['objectives'])}"
+    drawing.colorbar(shown, ax=axes[:, :3], label=label, shrink=0.8)
     save_figure(drawing, file)
 
 
