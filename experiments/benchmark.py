@@ -9,6 +9,7 @@ python -m experiments.benchmark sampling             # completions of unequal le
 python -m experiments.benchmark objectives           # advantages beside plain mean-centring
 python -m experiments.benchmark logprobs             # log-probabilities in chunks beside all at once
 python -m experiments.benchmark accelerator          # decoding and updates of model shapes, random weights (GPU, TPU)
+python -m experiments.benchmark lab                  # the lab's runs side by side beside one after another
 python -m experiments.benchmark verifiers            # verdicts a second, and what hanging completions cost
 python -m experiments.benchmark checkpoints          # the quick start's steps with checkpoints beside those without
 
@@ -17,6 +18,7 @@ Peers that are not installed are left out, which standard error says, unless `--
 
 from experiments.benchmarks.accelerator import AcceleratorBenchmark, benchmark_accelerator
 from experiments.benchmarks.checkpoints import CheckpointsBenchmark, benchmark_checkpoints
+from experiments.benchmarks.lab import LabBenchmark, benchmark_lab
 from experiments.benchmarks.logprobs import LogProbsBenchmark, benchmark_logprobs
 from experiments.benchmarks.objectives import ObjectivesBenchmark, benchmark_objectives
 from experiments.benchmarks.sampling import SamplingBenchmark, benchmark_sampling
@@ -34,6 +36,7 @@ def main() -> int | None:
         "update": (UpdateBenchmark(), benchmark_update),
         "sampling": (SamplingBenchmark(), benchmark_sampling),
         "objectives": (ObjectivesBenchmark(), benchmark_objectives),
+        "lab": (LabBenchmark(), benchmark_lab),
         "logprobs": (LogProbsBenchmark(), benchmark_logprobs),
         "verifiers": (VerifiersBenchmark(), benchmark_verifiers),
         "checkpoints": (CheckpointsBenchmark(), benchmark_checkpoints),

@@ -9,7 +9,7 @@ held-out questions. With the default preset: 5 to 7 minutes on two CPU cores.
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -47,6 +47,13 @@ def _preset(config: TrainConfig) -> Compare:
 def main() -> None:
     presets = {name: _preset(config) for name, config in PRESETS.items()}
     arguments = parse_with_presets(presets, __doc__, default="smollm2_arithmetic")
+    summary = compare(arguments)
+    if arguments.json:
+        print_json(summary)
+
+
+def compare(arguments: Compare) -> dict[str, Any]:
+    """All runs, the table, the figure and the summary, which is also returned."""
     config = arguments.config
     default = TrainConfig()
     for name, several in (("objective", "objectives"), ("seed", "seeds")):
@@ -89,8 +96,7 @@ def main() -> None:
     write_summary(summary, folder / "comparison.json")
     Console().print(comparison_table(summary))
     print(f"figure: {folder / 'comparison.png'}, figures as JSON: {folder / 'comparison.json'}")
-    if arguments.json:
-        print_json(summary)
+    return summary
 
 
 if __name__ == "__main__":

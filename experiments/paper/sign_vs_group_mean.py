@@ -1,0 +1,125 @@
+"""Does Sign beat group-mean centring, and is it starvation that makes the difference?
+
+    python -m experiments.paper.sign_vs_group_mean --preset lab --seeds 7
+    python -m experiments.paper.sign_vs_group_mean --preset smollm2_arithmetic --seeds 3
+
+`lab`: a small Llama from scratch learns sums under Sign, the group means and all controls; minutes on two CPU cores.
+`smollm2_arithmetic`: the same question of a real language model, under Sign and the two group means, by
+`experiments.compare`. Kept in the output folder: results.json and a figure.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+
+from experiments.command import parse, print_json, run
+from experiments.compare import Compare, compare
+from experiments.lab.arms import Lab, controls, run_arms
+from experiments.lab.devices import use_all_cores
+from experiments.lab.report import figure, summarize, table
+from experiments.lab.run import Optimizer
+from experiments.presets import PRESETS
+from rlvr_jax.errors import UserError
+from rlvr_jax.reports import write_summary
+from rlvr_jax.training import RunResult, read_result
+
+
+@dataclasses.dataclass(frozen=True)
+class SignVsGroupMean:
+    """Compare Sign with group-mean centring and the controls."""
+
+    preset: Literal["lab", "smollm2_arithmetic"] = "lab"
+    seeds: int = 7
+    """Seeds 0, 1, ... of sampling and of the order of questions."""
+    output: Path | None = None
+    """Folder; default: runs/sign_vs_group_mean-PRESET."""
+    samples: int = 4
+    """G, of each prompt."""
+    steps: int | None = None
+    """Default: 300 in the lab, 40 of the language model."""
+    success_rate: float = Lab.success_rate
+    """Lab: held-out success rate at which the supervised start ends."""
+    heterogeneity: float = Lab.heterogeneity
+    """Lab: share of wrong labels at the hardest of ten levels of questions in the supervised start."""
+    learning_rate: float | None = None
+    """Default: 1e-4 in the lab, 1e-5 of the language model."""
+    optimizer: Optimizer = Lab.optimizer
+    """Lab: of the arms that do not say it in their name."""
+    prompts: int | None = None
+    """Of each step; default: 16 in the lab, 8 of the language model."""
+    resume: bool = False
+    """Language model: keep the runs that are finished, go on with the others."""
+    json: bool = False
+    """Print all figures as one JSON object on the last line."""
+
+
+def main() -> None:
+    arguments = parse(SignVsGroupMean, __doc__)
+    if arguments.seeds < 1:
+        raise UserError(f"seeds is {arguments.seeds}, accepted are whole numbers from 1")
+    folder = arguments.output or Path("runs") / f"sign_vs_group_mean-{arguments.preset}"
+    given = {name: getattr(arguments, name) for name in ("steps", "learning_rate", "prompts")}
+    given = {name: value for name, value in given.items() if value is not None}
+    summary = (of_lab if arguments.preset == "lab" else of_language_model)(arguments, folder, given)
+    if arguments.json:
+        print_json(summary)
+
+
+def of_lab(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    if arguments.resume:
+        raise UserError("resume is True, accepted with preset lab is False: its runs are one program")
+    if arguments.optimizer == "sgd" and "learning_rate" in given:
+        given["sgd_learning_rate"] = given.pop("learning_rate")
+    chosen = {name: getattr(arguments, name) for name in ("samples", "success_rate", "heterogeneity", "optimizer")}
+    steps = given.pop("steps", Lab.steps)
+    # Ten evaluations and the one before, or as near to that as divides the steps.
+    every = max([n for n in range(1, steps // 10 + 1) if steps % n == 0], default=1)
+    lab = Lab(**chosen, **given, steps=steps, evaluate_every=every)
+    use_all_cores()
+    arms, seeds = controls(lab), range(arguments.seeds)
+    traces = run_arms(lab, arms, seeds, [lab.base])
+    summary = summarize(lab, arms, traces, seeds)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_summary(summary, folder / "results.json")
+    figure(lab, arms, traces, folder / "curves")
+    Console().print(table(summary))
+    print(f"kept in {folder}: results.json, curves.png, curves.svg")
+    return summary
+
+
+def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    for name in ("success_rate", "heterogeneity", "optimizer"):
+        if getattr(arguments, name) != getattr(SignVsGroupMean, name):
+            raise UserError(f"{name} is {getattr(arguments, name)!r}: only the lab takes it, --preset lab")
+    names = {"prompts": "prompts_per_step"}
+    config = dataclasses.replace(
+        PRESETS[arguments.preset],
+        **{names.get(name, name): value for name, value in given.items()},
+        samples_per_prompt=arguments.samples,
+        checkpoint_every=0,
+        output=folder,
+    )
+    objectives = ("sign", "group_mean", "group_mean_std")
+    summary = compare(Compare(config, objectives, tuple(range(arguments.seeds)), resume=arguments.resume))
+    summary["curves"] = {
+        objective: _curves([read_result(folder / f"{objective}-seed{seed}") for seed in range(arguments.seeds)])
+        for objective in objectives
+    }
+    write_summary(summary, folder / "results.json")
+    return summary
+
+
+def _curves(runs: Sequence[RunResult]) -> dict[str, list[float]]:
+    """Means over seeds: of training by step, of held-out accuracy by evaluation."""
+    names = ("reward", "degeneracy", "degeneracy_predicted", "truncated", "unparsable")
+    curves = {name: np.mean([[line[name] for line in run.metrics] for run in runs], 0).tolist() for name in names}
+    held_out = [[run.evaluations[step].accuracy.mean for step in sorted(run.evaluations)] for run in runs]
+    return curves | {"held_out_accuracy": np.mean(held_out, 0).tolist(), "evaluated_at": sorted(runs[0].evaluations)}
+
+
+if __name__ == "__main__":
+    run(main)

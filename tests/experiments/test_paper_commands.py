@@ -1,0 +1,105 @@
+"""The paper's commands: exit status, kept figures, the same numbers twice."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.lab.arms import arm
+from experiments.paper import degeneracy, pass_at_k, phase_diagram, sign_vs_group_mean
+
+SMALL = ("--seeds", 2, "--steps", 2, "--success-rate", 0.02, "--prompts", 2)
+
+
+@pytest.fixture
+def two_arms(monkeypatch):
+    """As many as one compilation gives."""
+    monkeypatch.setattr(sign_vs_group_mean, "controls", lambda lab: [arm(lab, "sign"), arm(lab, "group_mean")])
+
+
+def test_sign_vs_group_mean_keeps_the_same_numbers_twice(call, two_arms, tmp_path):
+    kept = []
+    for name in ("one", "two"):
+        code, out, _ = call(sign_vs_group_mean, *SMALL, "--output", tmp_path / name, "--json")
+        assert code == 0
+        assert {file.name for file in (tmp_path / name).iterdir()} == {"results.json", "curves.png", "curves.svg"}
+        kept.append([(tmp_path / name / file).read_bytes() for file in ("results.json", "curves.svg")])
+        assert json.loads(out.splitlines()[-1]) == json.loads(kept[-1][0])
+    assert kept[0] == kept[1]
+    summary = json.loads(kept[0][0])
+    assert summary["base"]["accuracy"] >= 0.02
+    assert summary["base"]["degeneracy"] >= summary["base"]["degeneracy_predicted"]
+    assert list(summary["arms"]) == ["sign", "group_mean"]
+    first, second = (summary["arms"][name]["accuracy_by_seed"] for name in ("sign", "group_mean"))
+    (row,) = summary["differences"]
+    assert row["difference"]["mean"] == pytest.approx(sum(first) / 2 - sum(second) / 2)
+    # Two pairs have four choices of signs.
+    assert row["permutation"]["least_p"] == 0.5
+
+
+def test_usage_errors_of_the_main_command(call):
+    assert call(sign_vs_group_mean, "--seeds", 0)[0] == 2
+    code, _, err = call(sign_vs_group_mean, "--preset", "smollm2_arithmetic", "--optimizer", "sgd")
+    assert (code, "optimizer is 'sgd': only the lab takes it" in err) == (2, True)
+
+
+def test_phase_diagram_has_every_cell_once(call, tmp_path):
+    sweep = ("--success-rates", 0.02, "--heterogeneities", 0.0, "--group-sizes", 4, "--learning-rates", 1e-3)
+    flags = (*sweep, "--sgd-learning-rates", "--seeds", 2, "--steps", 2, "--completions", 8, "--output", tmp_path)
+    code, out, _ = call(phase_diagram, *flags, "--json")
+    assert code == 0
+    summary = json.loads(out.splitlines()[-1])
+    (row,) = summary["cells"]
+    assert row["difference"]["mean"] == pytest.approx(
+        sum(row["accuracy"]["sign"]) / 2 - sum(row["accuracy"]["group_mean"]) / 2
+    )
+    # Rare success: the theory is for the group mean.
+    assert row["signal_to_noise_ratio"] < 1
+    assert summary["bases"][0]["degeneracy_at_4"] >= summary["bases"][0]["bernoulli_at_4"]
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".png", ".svg"}
+    assert call(phase_diagram, "--seeds", 1)[0] == 2
+
+
+def test_cells_of_the_default_sweep():
+    swept = phase_diagram.cells(phase_diagram.PhaseDiagram())
+    assert len(swept) == len(set(swept)) == (4 + 2 + 3) * 5 * 2
+
+
+def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
+    flags = ("--seeds", 2, "--steps", 4, "--stretches", 2, "--success-rate", 0.02, "--output", tmp_path / "lab")
+    code, out, _ = call(degeneracy, *flags, "--json")
+    assert code == 0
+    summary = json.loads(out.splitlines()[-1])
+    assert [row["steps"] for row in summary["arms"]["sign"]] == [[1, 2], [3, 4]]
+    # By tenths of difficulty, before: with success this rare the hardest questions are nearly always all wrong.
+    tenths = summary["by_difficulty"]["sign"]
+    assert tenths[0][0] > tenths[-1][0]
+    assert tenths[0][0] > 0.99
+
+    for i, observed in enumerate(((0.5, 0.7), (0.3, 0.1))):
+        lines = [{"degeneracy": value, "degeneracy_predicted": 0.4} for value in observed]
+        (tmp_path / f"run{i}").mkdir()
+        (tmp_path / f"run{i}/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / f"run{i}/timings.jsonl").write_text("")
+    folders = (
+        "--runs",
+        tmp_path / "run0",
+        tmp_path / "run1",
+        "--stretches",
+        1,
+        "--output",
+        tmp_path / "kept",
+        "--json",
+    )
+    code, out, _ = call(degeneracy, *folders)
+    (row,) = json.loads(out.splitlines()[-1])["arms"]["runs"]
+    assert (code, row["observed"], row["gap"]["mean"]) == (0, pytest.approx(0.4), pytest.approx(0.0))
+    (tmp_path / "run0/metrics.jsonl").write_text((tmp_path / "run1/metrics.jsonl").read_text())
+    assert call(degeneracy, *folders)[0] == 1
+
+
+def test_what_a_sample_is_worth_in_samples_of_the_base():
+    base = np.array([0.2, 0.2])
+    assert pass_at_k.worth(base, 1 - 0.8**3) == pytest.approx(3, rel=1e-6)
+    assert pass_at_k.worth(np.array([0.0, 0.2]), 0.6) == float("inf")
+    np.testing.assert_allclose(pass_at_k.curve(np.array([0.2, 0.0]))[:3], [0.1, (1 - 0.64) / 2, (1 - 0.8**4) / 2])
