@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from experiments import train
 from experiments.lab.arms import arm
-from experiments.paper import degeneracy, pass_at_k, phase_diagram, sign_vs_group_mean
+from experiments.paper import degeneracy, math500_transfer, pass_at_k, phase_diagram, sign_vs_group_mean
 
 SMALL = ("--seeds", 2, "--steps", 2, "--success-rate", 0.02, "--prompts", 2)
 
@@ -103,3 +104,22 @@ def test_what_a_sample_is_worth_in_samples_of_the_base():
     assert pass_at_k.worth(base, 1 - 0.8**3) == pytest.approx(3, rel=1e-6)
     assert pass_at_k.worth(np.array([0.0, 0.2]), 0.6) == float("inf")
     np.testing.assert_allclose(pass_at_k.curve(np.array([0.2, 0.0]))[:3], [0.1, (1 - 0.64) / 2, (1 - 0.8**4) / 2])
+
+
+def test_math500_transfer_is_paired_with_the_untrained_model(call, tiny_model, tmp_path):
+    rows = [{"problem": f"What is {i} + 1?", "answer": str(i + 1), "unique_id": str(i)} for i in range(8)]
+    data = tmp_path / "test.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small = ("--steps", 1, "--evaluate-every", 0, "--evaluation-questions", 8, "--evaluation-batch", 8)
+    run = tmp_path / "run"
+    assert call(train, "smollm2_arithmetic", "--model", tiny_model.folder, *small, "--output", run)[0] == 0
+    flags = ("--data", data, "--max-new-tokens", 4, "--batch", 8, "--output", tmp_path / "transfer")
+    code, out, _ = call(math500_transfer, run, *flags, "--json")
+    assert code == 0
+    summary = json.loads(out.splitlines()[-1])
+    assert summary == json.loads((tmp_path / "transfer" / "results.json").read_text())
+    untrained, trained = summary["policies"].values()
+    gain = trained["accuracy"]["mean"] - untrained["accuracy"]["mean"]
+    assert trained["against"]["accuracy"]["difference"] == pytest.approx(gain)
+    assert summary["questions"] == 8
+    assert call(math500_transfer, run, *flags)[0] == 0
