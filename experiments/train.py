@@ -37,7 +37,8 @@ def main() -> None:
     with agreed():
         setup = prepare(config)
     if arguments.dry_run:
-        print_json(as_dict(config) | {"output": str(config.folder)})
+        if is_first_host():
+            print_json(as_dict(config) | {"output": str(config.folder)})
         return
     result = train(config, setup, resume=arguments.resume, name=config.objective)
     if not is_first_host():
