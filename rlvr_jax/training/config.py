@@ -113,7 +113,7 @@ class TrainConfig:
     """Decides the order of prompts and all sampling noise."""
     mesh: MeshShape = MeshShape()
     decode_mesh: tuple[int, int, int] | None = None
-    """Sizes of data, fsdp and tensor, over the same devices, for sampling alone: the parameters are moved there at every
+    """Sizes of data, fsdp and tensor, over the same devices, for sampling alone: parameters are moved there at every
     rollout. Default: those of mesh."""
 
     evaluate_every: int = 10
