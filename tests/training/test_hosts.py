@@ -215,7 +215,11 @@ def lose_one(hosts, which, file, by):
 
 @pytest.mark.slow
 # A host that is frozen keeps its connections: it is missed for its heartbeats alone, as one whose network is gone.
-@pytest.mark.parametrize(("which", "by"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)])
+@pytest.mark.parametrize(
+    ("which", "by"),
+    [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)],
+    ids=["first killed", "second killed", "second frozen"],
+)
 def test_a_lost_host_ends_the_other_and_both_resume_to_the_same_bits(which, by, arguments, tmp_path):
     endless = [*arguments, "--rollouts-per-step", "1", "--checkpoint-every", "4", "--steps", "24"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
