@@ -56,13 +56,13 @@ def main() -> int:
 
     from experiments.compiling.programs import Lengths, compile_programs, least_collective_bytes
     from rlvr_jax.models import open_config, param_shardings
-    from rlvr_jax.sharding import make_mesh
+    from rlvr_jax.sharding import MeshShape, make_mesh
     from rlvr_jax.tasks import make_task
     from rlvr_jax.training.run import check_shares
 
     config = arguments.config
     mesh = make_mesh(config.mesh, devices)
-    decode_mesh = mesh if config.decode_mesh is None else make_mesh(config.decode_mesh, devices)
+    decode_mesh = mesh if config.decode_mesh is None else make_mesh(MeshShape(*config.decode_mesh), devices)
     check_shares(config, mesh, decode_mesh)
     model = open_config(config.model)
     for each in (mesh, decode_mesh):

@@ -60,9 +60,9 @@ def main() -> None:
     with agreed():
         setup = prepare(config)
     if arguments.dry_run:
-        print_json(
-            as_dict(config) | {"output": str(config.folder), "plan": plan(config, setup.roller.task.max_new_tokens)}
-        )
+        if is_first_host():
+            planned = plan(config, setup.roller.task.max_new_tokens)
+            print_json(as_dict(config) | {"output": str(config.folder), "plan": planned})
         return
     result = train(config, setup, resume=arguments.resume, name=config.objective)
     if not is_first_host():

@@ -112,8 +112,9 @@ class TrainConfig:
     seed: int = 0
     """Decides the order of prompts and all sampling noise."""
     mesh: MeshShape = MeshShape()
-    decode_mesh: MeshShape | None = None
-    """Over the same devices, for sampling alone; the parameters are moved there at every rollout. Default: mesh."""
+    decode_mesh: tuple[int, int, int] | None = None
+    """Sizes of data, fsdp and tensor, over the same devices, for sampling alone: parameters are moved there at every
+    rollout. Default: those of mesh."""
 
     evaluate_every: int = 10
     """Steps between evaluations on held-out questions; 0: only before the first and after the last."""

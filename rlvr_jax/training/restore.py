@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 from rlvr_jax.errors import UserError
 from rlvr_jax.models import LoraSettings, Model, ModelConfig, abstract_params, load_params, param_shardings
 from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
-from rlvr_jax.sharding import MeshShape
 from rlvr_jax.training.checkpoint import Checkpoints, checkpoint_folder
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.run_folder import with_defaults
@@ -38,7 +37,7 @@ def read_config(path: Path) -> TrainConfig:
         elif isinstance(known, tuple):
             values[name] = tuple(value)
     if values["decode_mesh"] is not None:
-        values["decode_mesh"] = MeshShape(**values["decode_mesh"])
+        values["decode_mesh"] = tuple(values["decode_mesh"])
     output = values.pop("output")
     return TrainConfig(**values, output=None if output is None else Path(output))
 

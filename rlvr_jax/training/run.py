@@ -15,7 +15,15 @@ from rlvr_jax.errors import RunStopped, UserError
 from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
 from rlvr_jax.models import Model, ModelConfig, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
-from rlvr_jax.sharding import batch_shards, is_first_host, make_mesh, named_sharding, own_rows, wait_for_hosts
+from rlvr_jax.sharding import (
+    MeshShape,
+    batch_shards,
+    is_first_host,
+    make_mesh,
+    named_sharding,
+    own_rows,
+    wait_for_hosts,
+)
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.tasks.pipeline import train_batches
 from rlvr_jax.training.batch import make_batch, trainer_log_probabilities
@@ -70,7 +78,7 @@ class RunResult:
 def prepare(config: TrainConfig) -> Setup:
     """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
     mesh = make_mesh(config.mesh)
-    decode_mesh = mesh if config.decode_mesh is None else make_mesh(config.decode_mesh)
+    decode_mesh = mesh if config.decode_mesh is None else make_mesh(MeshShape(*config.decode_mesh))
     check_shares(config, mesh, decode_mesh)
     model = open_model(config.model)
     model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))

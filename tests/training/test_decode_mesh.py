@@ -19,7 +19,7 @@ def config(tiny_model):
 
 def test_tokens_are_the_same_and_come_back_where_they_are_trained_on(config, tiny_model):
     found = []
-    for decode_mesh in (None, MeshShape(4, 1, 2)):
+    for decode_mesh in (None, (4, 1, 2)):
         setup = prepare(dataclasses.replace(config, decode_mesh=decode_mesh))
         params = load_params(tiny_model.folder, tiny_model.config, setup.mesh)
         rows = [setup.roller.task.row("train", i) for i in range(8)]
@@ -38,13 +38,13 @@ def test_tokens_are_the_same_and_come_back_where_they_are_trained_on(config, tin
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"decode_mesh": MeshShape(8, 1, 1), "evaluation_batch": 12}, "evaluation_batch is 12: accepted is a multiple"),
+        ({"decode_mesh": (8, 1, 1), "evaluation_batch": 12}, "evaluation_batch is 12: accepted is a multiple"),
         (
-            {"decode_mesh": MeshShape(4, 1, 2), "slots": 6},
+            {"decode_mesh": (4, 1, 2), "slots": 6},
             r"slots is 6: accepted is a multiple of 4 \(data x fsdp device",
         ),
-        ({"decode_mesh": MeshShape(2, 1, 2)}, "mesh is data=2, fsdp=1, tensor=2: the product must be"),
-        ({"decode_mesh": MeshShape(1, 1, 8)}, "mesh axis tensor is 8: accepted is a divisor of num_attention_heads"),
+        ({"decode_mesh": (2, 1, 2)}, "mesh is data=2, fsdp=1, tensor=2: the product must be"),
+        ({"decode_mesh": (1, 1, 8)}, "mesh axis tensor is 8: accepted is a divisor of num_attention_heads"),
     ],
 )
 def test_a_decode_mesh_that_does_not_fit_is_named(config, change, message):
