@@ -77,7 +77,6 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             create=not read_only,
             cleanup_tmp_directories=not read_only,
-            lightweight_initialize=True,
             enable_async_checkpointing=True,
         )
         self._manager = ocp.CheckpointManager(self.folder, item_handlers=handlers, options=options)

@@ -20,10 +20,17 @@ class Damaged(Exception):
 
 
 def write_manifest(folder: epath.Path, facts: Mapping[str, Any]) -> None:
-    """Takes down all files of `folder` and `facts`, which are JSON; aside, then renamed."""
+    """Takes down all files of `folder` and `facts`, which are JSON; aside, then renamed.
+
+    In a bucket an object appears whole, and a new name would be a copy of it.
+    """
     content = {**facts, "files": {name: list(_fingerprint(folder / name)) for name in sorted(_files(folder))}}
+    text = json.dumps({"checksum": _checksum(content), "content": content})
+    if "://" in str(folder):
+        (folder / NAME).write_text(text)
+        return
     scratch = folder / f"{NAME}.part"
-    scratch.write_text(json.dumps({"checksum": _checksum(content), "content": content}))
+    scratch.write_text(text)
     scratch.replace(folder / NAME)
 
 

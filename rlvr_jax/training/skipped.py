@@ -46,7 +46,7 @@ def named_leaves(tree: PyTree) -> dict[str, jax.Array | np.ndarray | jax.ShapeDt
 
 def _write(file: Path, tree: PyTree) -> None:
     """Aside, then renamed, by one process of several."""
-    arrays = multihost_utils.process_allgather(named_leaves(tree), tiled=True)
+    arrays = {name: _on_host(leaf) for name, leaf in named_leaves(tree).items()}
     if jax.process_index() == 0:
         scratch = file.with_suffix(".part")
         try:
@@ -55,3 +55,9 @@ def _write(file: Path, tree: PyTree) -> None:
             os.replace(scratch, file)
         except OSError as error:
             raise RunStopped(f"{str(file)!r} could not be written: {error.strerror}") from error
+
+
+def _on_host(x: jax.Array | np.ndarray) -> np.ndarray:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return multihost_utils.process_allgather(x, tiled=True)
+    return np.asarray(x)
