@@ -165,7 +165,9 @@ def figure(lab: Lab, arms: Sequence[Arm], traces: Sequence[Trace], file: Path) -
 
 def draw_band(axes: Any, x: np.ndarray, values: np.ndarray, label: str, place: int) -> None:
     """Mean over seeds `[R, x]` with its 95 % band, in the palette's colour and one of four dash patterns."""
-    intervals = np.array([mean_interval(column) for column in values.T])
+    # Where seeds agree exactly, as before the first step, there is no width to estimate.
+    agreed = np.ptp(values, 0) == 0
+    intervals = np.array([[x[0]] * 3 if same else mean_interval(x) for x, same in zip(values.T, agreed, strict=True)])
     color, style = PALETTE[place % len(PALETTE)], ("-", "--", "-.", ":")[place % 4]
     axes.plot(x, intervals[:, 0], color=color, linestyle=style, label=label)
     if len(values) > 1:
