@@ -22,8 +22,8 @@ class Lab:
     """G, of each prompt."""
     prompts: int = 16
     """P, of each step."""
-    steps: int = 300
-    evaluate_every: int = 30
+    steps: int = 200
+    evaluate_every: int = 20
     success_rate: float = 0.2
     """Mean held-out success rate at which the supervised start ends."""
     heterogeneity: float = 0.0

@@ -1,7 +1,7 @@
 """What a comparison in the lab shows: its figures as JSON values, its table, its learning curves."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def summarize(lab: Lab, arms: Sequence[Arm], traces: Sequence[Trace], seeds: Sequence[int]) -> dict[str, Any]:
-    """Every figure, as plain JSON values. Arms are paired with the first by seed."""
+    """Every figure, as plain JSON values. Arms are paired by seed with the first, under their own way of training."""
     rates = np.exp(np.float64(traces[0].log_success[0, 0]))
     before = jensen_gap(rates.astype(np.float32), lab.samples)
-    finals = [success_rates(trace)[:, -1] for trace in traces]
+    finals = {each.name: success_rates(trace)[:, -1] for each, trace in zip(arms, traces, strict=True)}
     return {
         "base": {
             "accuracy": float(rates.mean()),
@@ -36,10 +36,18 @@ def summarize(lab: Lab, arms: Sequence[Arm], traces: Sequence[Trace], seeds: Seq
         "evaluated_at": list(range(0, lab.steps + 1, lab.evaluate_every)),
         "arms": {each.name: _arm(lab, each, trace) for each, trace in zip(arms, traces, strict=True)},
         "differences": [
-            {"arms": [arms[0].name, each.name], **_difference(finals[0], final)}
-            for each, final in zip(arms[1:], finals[1:], strict=True)
+            {"arms": [rival, name], **_difference(finals[rival], finals[name])}
+            for name, rival in ((name, rival_of(name, finals)) for name in list(finals)[1:])
         ],
     }
+
+
+def rival_of(name: str, names: Collection[str]) -> str:
+    """What an arm is compared with: the first, trained in the way that follows the first comma of its name."""
+    first, (_, *ways) = next(iter(names)), name.split(", ")
+    while (rival := ", ".join([first, *ways])) == name or rival not in names:
+        ways.pop()
+    return rival
 
 
 def success_rates(trace: Trace) -> np.ndarray:
@@ -99,7 +107,7 @@ def table(summary: Mapping[str, Any]) -> Table:
         box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, caption=_caption(summary, first), caption_justify="left"
     )
     for i, column in enumerate(("arm", "accuracy", "greedy", f"{first} minus it", "p", "degenerate", "cut", "form")):
-        result.add_column(column, justify="left" if i == 0 else "right")
+        result.add_column(column, justify="left" if i == 0 else "right", no_wrap=i > 0)
 
     def groups(figures: Mapping[str, Any]) -> str:
         return f"{figures['degeneracy']:.2f} ({figures['degeneracy_predicted']:.2f})"
@@ -123,14 +131,15 @@ def _caption(summary: Mapping[str, Any], first: str) -> str:
     return (
         f"Accuracy at temperature 1 on {summary['questions']} held-out questions, exact for each, after "
         f"{summary['steps']} steps; 95 % intervals over {len(summary['seeds'])} seeds of one base. {first} minus it: "
-        "paired by seed; p: of the exact permutation test of pairs. Degenerate: share of training groups all right or "
-        "all wrong, in brackets what equal prompts would give; cut: completions without an end; form: completions that "
-        "are one number; these over the last steps."
+        f"paired by seed; under SGD, a KL or another G it is {first} under the same. p: of the exact permutation test "
+        "of pairs. Degenerate: share of training groups all right or all wrong, in brackets what equal prompts would "
+        "give; cut: completions without an end; form: completions that are one number; these over the last steps."
     )
 
 
 def _interval(interval: Mapping[str, float], sign: str = "") -> str:
-    return f"{interval['mean']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
+    """Student's intervals are symmetric."""
+    return f"{interval['mean']:{sign}.3f} ±{interval['high'] - interval['mean']:.3f}"
 
 
 def figure(lab: Lab, arms: Sequence[Arm], traces: Sequence[Trace], file: Path) -> None:
@@ -139,7 +148,8 @@ def figure(lab: Lab, arms: Sequence[Arm], traces: Sequence[Trace], file: Path) -
 
     panels: dict[str, list[int]] = {}
     for i, each in enumerate(arms):
-        panels.setdefault(each.name.partition(", ")[2].split(",")[0] or "objectives", []).append(i)
+        way = each.name.partition(", ")[2].split(",")[0]
+        panels.setdefault(way if way.startswith(("SGD", "KL", "G =")) else "objectives", []).append(i)
     drawing = Figure(figsize=(3.6 * min(3, len(panels)), 3.2 * -(-len(panels) // 3)), layout="constrained")
     axes = drawing.subplots(-(-len(panels) // 3), min(3, len(panels)), squeeze=False, sharey=True).ravel()
     steps = np.arange(0, lab.steps + 1, lab.evaluate_every)
@@ -155,7 +165,9 @@ def figure(lab: Lab, arms: Sequence[Arm], traces: Sequence[Trace], file: Path) -
 
 def draw_band(axes: Any, x: np.ndarray, values: np.ndarray, label: str, place: int) -> None:
     """Mean over seeds `[R, x]` with its 95 % band, in the palette's colour and one of four dash patterns."""
-    intervals = np.array([mean_interval(column) for column in values.T])
+    # Where seeds agree exactly, as before the first step, there is no width to estimate.
+    agreed = np.ptp(values, 0) == 0
+    intervals = np.array([[x[0]] * 3 if same else mean_interval(x) for x, same in zip(values.T, agreed, strict=True)])
     color, style = PALETTE[place % len(PALETTE)], ("-", "--", "-.", ":")[place % 4]
     axes.plot(x, intervals[:, 0], color=color, linestyle=style, label=label)
     if len(values) > 1:

@@ -40,7 +40,7 @@ class SignVsGroupMean:
     samples: int = 4
     """G, of each prompt."""
     steps: int | None = None
-    """Default: 300 in the lab, 40 of the language model."""
+    """Default: 200 in the lab, 40 of the language model."""
     success_rate: float = Lab.success_rate
     """Lab: held-out success rate at which the supervised start ends."""
     heterogeneity: float = Lab.heterogeneity

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.lab.arms import Lab, arm, controls, run_arms
 from experiments.lab.policy import WarmStart, skill, stacked, warm_start
+from experiments.lab.report import rival_of
 from experiments.lab.run import Program, Runs, gradients_of, roll_out, simulate
 from experiments.lab.task import END, EQUALS, PLUS, Sums, right, well_formed
 from experiments.lab.theory import signal_to_noise
@@ -174,3 +175,16 @@ def test_theory_favours_sign_at_even_odds_and_the_group_mean_at_rare_success():
 
     assert ratio(0.5) > 1
     assert ratio(0.02) < 0.5
+
+
+def test_arms_are_compared_with_sign_under_the_same():
+    names = [each.name for each in controls(Lab())]
+    expected = {
+        "rloo": "sign",
+        "group_mean, step x 2G/(G-1)": "sign",
+        "sign, SGD": "sign",
+        "group_mean, SGD, step x 2G/(G-1)": "sign, SGD",
+        "group_mean, G = 8": "sign, G = 8",
+        "group_mean, KL 0.04": "sign, KL 0.04",
+    }
+    assert {name: rival_of(name, names) for name in expected} == expected
