@@ -3,7 +3,7 @@
 import base64
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rlvr_jax.reports.series import (
     learning_curves,
     pass_at_k_curves,
 )
+from rlvr_jax.training import TrainConfig
 
 GENERATOR = "rlvr_jax report"
 
@@ -79,8 +80,11 @@ def page(
     completions: Mapping[str, Any],
     pictures: Mapping[str, bytes],
     command: str,
+    run_commands: Mapping[str, str],
 ) -> str:
-    """HTML from `report_numbers`, `sample_completions` and figures as SVG; `command` is what makes it again.
+    """HTML from `report_numbers`, `sample_completions` and figures as SVG.
+
+    `command` makes the page and its figures again, `run_commands` the run of each folder.
 
     Whatever a model wrote is escaped, and the page's own policy forbids scripts and requests.
     """
@@ -107,12 +111,14 @@ def page(
         ],
         left_out={label: x["reason"] for label, x in numbers["advantages"].items() if "reason" in x},
         command=command,
+        run_commands=run_commands,
     )
 
 
-def write_report(arms: Arms, folder: Path, command: str) -> dict[str, Any]:
+def write_report(arms: Arms, folder: Path, command: str, train_command: Callable[[TrainConfig], str]) -> dict[str, Any]:
     """Writes `index.html` and `figures/*.svg`, `*.png` into the folder, and returns the numbers.
 
+    `command` is said to make the report, `train_command(config)` each of its runs.
     An earlier report there is replaced, each file aside and then renamed, the page last. Raises UserError for a folder
     with a page that is not a report, and as `report_numbers`.
     """
@@ -121,7 +127,8 @@ def write_report(arms: Arms, folder: Path, command: str) -> dict[str, Any]:
     completions = sample_completions(arms)
     drawn = plots.draw(numbers)
     pictures = {kind: {name: plots.render(figure, kind) for name, figure in drawn.items()} for kind in ("svg", "png")}
-    html = page(numbers, completions, pictures["svg"], command)
+    run_commands = {str(run.folder): train_command(run.config) for runs in arms.values() for run in runs}
+    html = page(numbers, completions, pictures["svg"], command, run_commands)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for name in FIGURES:
         for kind in ("svg", "png"):

@@ -120,8 +120,7 @@ def _gradient_norms(norms: Mapping[str, Any]) -> Any:
         shares = np.arange(1, values.size + 1) / values.size
         every = max(1, values.size // 8)
         axes.step(values, shares, where="post", label=label, markevery=every, **style)
-    limits = {x["max_gradient_norm"] for x in known.values()}
-    for limit in limits:
+    for limit in {x["max_gradient_norm"] for x in known.values()} - {None}:
         axes.axvline(limit, color="#777777", linewidth=1)
         axes.annotate(
             "clipped to", (limit, 1.02), xycoords=("data", "axes fraction"), ha="center", fontsize=9, color=INK

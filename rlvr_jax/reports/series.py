@@ -4,7 +4,9 @@ A band reaches from the lowest seed to the highest; an interval is of 95 % over 
 unequally far, a curve ends with the shortest: a mean over other seeds than before is no curve.
 """
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +20,7 @@ from rlvr_jax.reports.comparison import smoothed
 from rlvr_jax.reports.runs import Arms, Run
 from rlvr_jax.starvation import pass_at_k, share_interval
 
-_RECORDED = {"lengths", "state"}
+RECORDED = {"lengths", "state"}
 """Signals, besides rewards, that the completions of a run tell or that follow from those of the steps before."""
 
 
@@ -63,7 +65,8 @@ def gradient_norms(arms: Arms) -> dict[str, Any]:
         figures[label] = {
             "norms": finite.tolist(),
             "not_finite": int(norms.size - finite.size),
-            "max_gradient_norm": limit,
+            # JSON knows no infinity, which is no clipping.
+            "max_gradient_norm": limit if math.isfinite(limit) else None,
             "clipped": float((finite > limit).mean()) if finite.size else None,
         }
     return figures
@@ -110,7 +113,7 @@ def run_advantages(run: Run) -> np.ndarray | str:
     Raises UserError for a completion file that cannot be read or holds no whole groups.
     """
     objective, samples = run.config.resolved_objective, run.config.samples_per_prompt
-    unknown = sorted(set(objective.needs) - _RECORDED)
+    unknown = sorted(set(objective.needs) - RECORDED)
     if unknown:
         return f"needs {', '.join(unknown)}, which a run does not keep"
     files = run.completion_files()
@@ -133,7 +136,7 @@ def run_advantages(run: Run) -> np.ndarray | str:
     return np.stack(steps)
 
 
-def completion_rows(file: Any) -> list[dict[str, Any]]:
+def completion_rows(file: Path) -> list[dict[str, Any]]:
     """Raises UserError for a file that holds no completions."""
     try:
         rows = read_completions(file)
