@@ -138,4 +138,5 @@ def _config(described: dict[str, Any]) -> TrainConfig:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0]

@@ -32,7 +32,7 @@ from rlvr_jax.training.run_folder import write_json
 
 EVIL = "<script>alert('x')</script><img src=http://evil.example/x.png> \x00 \u202e & </pre></details>"
 
-COMMAND = f"python -m experiments.report {EVIL} --out report"
+COMMAND = f"python -m experiments.report {EVIL[:40]} --out report"
 
 # Verdicts of two steps, two prompts, four samples each: a mixed group of 1/4 right, then a silent one; then 3/4, 4/4.
 VERDICTS = (((1, 0, 0, 0), (0, 0, 0, 0)), ((1, 1, 1, 0), (1, 1, 1, 1)))
@@ -279,7 +279,7 @@ MISTAKES = {
     "no folder": (lambda path: path / "nowhere", "it is not a folder"),
     "no step": (lambda path: broken(make_run(path / "a"), "metrics.jsonl", ""), "has no finished step"),
     "no JSON": (lambda path: broken(make_run(path / "a"), "run.json", "{"), "is not a run's configuration"),
-    "not a setting": (lambda path: broken(make_run(path / "a"), "run.json", '{"steps": 0}'), "steps is 0, accepted"),
+    "not a setting": (lambda path: broken(make_run(path / "a"), "run.json", '{"steps": 0}'), "configuration: steps is 0, accepted"),
     "a broken line": (lambda path: broken(make_run(path / "a"), "metrics.jsonl", "x\n"), "cannot be read"),
     "a gap": (
         lambda path: broken(make_run(path / "a"), "metrics.jsonl", '{"step": 2}\n'),
