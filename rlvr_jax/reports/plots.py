@@ -27,7 +27,11 @@ def draw(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "advantages": (_advantages, numbers["advantages"]),
         "gradient_norms": (_gradient_norms, numbers["gradient_norms"]),
     }
-    figures = {name: function(figures) for name, (function, figures) in drawings.items()}
+    # A dollar sign in a label would begin a formula.
+    figures = {
+        name: function({label.replace("$", r"\$"): x for label, x in of_methods.items()})
+        for name, (function, of_methods) in drawings.items()
+    }
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 

@@ -279,7 +279,10 @@ MISTAKES = {
     "no folder": (lambda path: path / "nowhere", "it is not a folder"),
     "no step": (lambda path: broken(make_run(path / "a"), "metrics.jsonl", ""), "has no finished step"),
     "no JSON": (lambda path: broken(make_run(path / "a"), "run.json", "{"), "is not a run's configuration"),
-    "not a setting": (lambda path: broken(make_run(path / "a"), "run.json", '{"steps": 0}'), "configuration: steps is 0, accepted"),
+    "not a setting": (
+        lambda path: broken(make_run(path / "a"), "run.json", '{"steps": 0}'),
+        "configuration: steps is 0, accepted",
+    ),
     "a broken line": (lambda path: broken(make_run(path / "a"), "metrics.jsonl", "x\n"), "cannot be read"),
     "a gap": (
         lambda path: broken(make_run(path / "a"), "metrics.jsonl", '{"step": 2}\n'),
