@@ -73,7 +73,7 @@ class EvaluationFolder:
         file = self._file(number)
         if not file.is_file():
             return None
-        rows = _read(file)
+        rows = read_completions(file)
         kept = list(dict.fromkeys((row["question_id"], row["question"], row["gold"]) for row in rows))
         if kept != [(row.id, row.question, row.answer) for row in asked]:
             raise UserError(
@@ -95,10 +95,16 @@ def write_completions(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     _write(file, lambda scratch: pyarrow.parquet.write_table(table, scratch))
 
 
+def read_completions(file: Path) -> list[dict[str, Any]]:
+    """Completion rows as `write_completions` keeps them."""
+    # Not read_table: a folder above that is named like KEY=VALUE would add a column.
+    return pyarrow.parquet.ParquetFile(file).read().to_pylist()
+
+
 def read_evaluation(path: Path) -> tuple[Evaluation, dict[str, Any]]:
     """A finished evaluation and its settings. Raises UserError when the folder holds none, or an unfinished one."""
     settings = _settings(path, "accepted is the folder of an evaluation")
-    rows = [row for file in sorted((path / "completions").glob("batch_*.parquet")) for row in _read(file)]
+    rows = [row for file in sorted((path / "completions").glob("batch_*.parquet")) for row in read_completions(file)]
     due = settings["questions"] * settings["samples"]
     if len(rows) != due:
         raise UserError(
@@ -118,11 +124,6 @@ def _settings(path: Path, accepted: str) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{str(path)!r} holds no evaluation: {accepted}")
     return json.loads(file.read_text())
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    # Not read_table: a folder above that is named like KEY=VALUE would add a column.
-    return pyarrow.parquet.ParquetFile(file).read().to_pylist()
 
 
 def _type(name: str) -> pyarrow.DataType:

@@ -163,12 +163,16 @@ def _draw_degeneracy(axes: Any, name: str, runs: Sequence[RunResult], color: str
     axes.plot(*_smoothed(runs, "degeneracy_predicted"), color=color, linestyle="--")
 
 
-def _smoothed(runs: Sequence[RunResult], metric: str, width: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over seeds, then over a centred window of `width` steps (shorter at the ends)."""
+def _smoothed(runs: Sequence[RunResult], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds, smoothed."""
     values = np.mean([[line[metric] for line in run.metrics] for run in runs], axis=0)
-    half = width // 2
-    smooth = [values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))]
-    return np.array([line["step"] for line in runs[0].metrics]), np.array(smooth)
+    return np.array([line["step"] for line in runs[0].metrics]), smoothed(values)
+
+
+def smoothed(values: Sequence[float] | np.ndarray, width: int = 5) -> np.ndarray:
+    """Mean over a centred window of `width` steps, shorter at the ends, `[steps]`."""
+    values, half = np.asarray(values, np.float64), width // 2
+    return np.array([values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))])
 
 
 def write_summary(summary: Mapping[str, Any], file: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet
 import pytest
 
-from experiments import benchmark, compare, evaluate, objectives, show_prompts
+from experiments import benchmark, compare, evaluate, objectives, report, show_prompts
 from experiments import train as train_command
 from rlvr_jax import OBJECTIVES
 
@@ -28,6 +28,15 @@ def test_compare_prints_table_json_and_figure(call, tiny_model, tmp_path):
     first = [(tmp_path / "c" / f"{name}-seed0" / "metrics.jsonl").read_text() for name in ("sign", "group_mean_std")]
     rewards = [json.loads(text.splitlines()[0])["reward"] for text in first]
     assert rewards[0] == rewards[1], "same prompts and noise at the first step"
+
+    code, out, err = call(report, tmp_path / "c", "--out", tmp_path / "report", "--json")
+    assert code == 0, err
+    numbers = json.loads(out.splitlines()[-1])
+    for name, figures in summary["objectives"].items():
+        assert numbers["methods"][name] | figures == numbers["methods"][name]
+        # Recomputed from the verdicts, and counted as the run went on.
+        assert numbers["advantages"][name]["zero"] == pytest.approx(figures["wasted_samples"])
+    assert "untrained" in (tmp_path / "report" / "figures" / "pass_at_k.svg").read_text()
 
     code, _, err = call(compare, "smollm2_arithmetic", *flags)
     assert (code, "holds another run; accepted are --resume" in err) == (2, True)
