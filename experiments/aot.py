@@ -58,7 +58,7 @@ def main() -> int:
     from rlvr_jax.models import open_config, param_shardings
     from rlvr_jax.sharding import MeshShape, make_mesh
     from rlvr_jax.tasks import make_task
-    from rlvr_jax.training.run import check_shares
+    from rlvr_jax.training.setup import check_shares
 
     config = arguments.config
     mesh = make_mesh(config.mesh, devices)

@@ -18,7 +18,7 @@ from rlvr_jax.records import Batch, Prompts, Rollouts
 from rlvr_jax.sampling import Request, SamplingSettings, begin, finish
 from rlvr_jax.sharding import batch_shards, named_sharding
 from rlvr_jax.training import TrainConfig, make_optimizer, update
-from rlvr_jax.training.run import update_settings
+from rlvr_jax.training.setup import update_settings
 from rlvr_jax.training.state import abstract_state, policy_params
 
 

@@ -19,7 +19,7 @@ from rlvr_jax.models.lora import abstract_adapters, adapter_shardings
 from rlvr_jax.records import Batch, Prompts, Rollouts
 from rlvr_jax.sharding import batch_shards, make_mesh, named_sharding
 from rlvr_jax.training.restore import read_config
-from rlvr_jax.training.run import update_settings
+from rlvr_jax.training.setup import update_settings
 from rlvr_jax.training.skipped import named_leaves
 from rlvr_jax.training.update import Metrics, loss_and_gradients
 

@@ -1,4 +1,4 @@
-"""One run, top to bottom: set up, then sample, verify, update, evaluate, checkpoint."""
+"""One run, top to bottom: sample, verify, update, evaluate, checkpoint."""
 
 import contextlib
 import dataclasses
@@ -9,25 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from rlvr_jax.errors import RunStopped, UserError
-from rlvr_jax.evaluation import Evaluation, Pending, Roller, evaluate
-from rlvr_jax.models import Model, ModelConfig, abstract_params, init_adapters, load_params, open_model, param_shardings
-from rlvr_jax.models.lora import abstract_adapters
-from rlvr_jax.sharding import (
-    MeshShape,
-    batch_shards,
-    is_first_host,
-    make_mesh,
-    named_sharding,
-    own_rows,
-    wait_for_hosts,
-)
-from rlvr_jax.tasks import PromptEncoder, Task, make_task
+from rlvr_jax.evaluation import Evaluation, Pending, evaluate
+from rlvr_jax.models import load_params
+from rlvr_jax.sharding import is_first_host, named_sharding, own_rows, wait_for_hosts
 from rlvr_jax.tasks.pipeline import train_batches
 from rlvr_jax.training.batch import make_batch, trainer_log_probabilities
-from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.collect import collect
 from rlvr_jax.training.compilations import compilations
 from rlvr_jax.training.config import TrainConfig
@@ -35,26 +23,10 @@ from rlvr_jax.training.metrics import batch_metrics
 from rlvr_jax.training.preemption import Preemption
 from rlvr_jax.training.progress import RunProgress
 from rlvr_jax.training.run_folder import RunFolder, read_jsonl
+from rlvr_jax.training.setup import Setup, first_state, open_checkpoints, update_settings
 from rlvr_jax.training.skipped import SkippedUpdates
-from rlvr_jax.training.state import (
-    OptimizerSettings,
-    TrainState,
-    abstract_rollouts,
-    abstract_state,
-    init_state,
-    make_optimizer,
-    policy_params,
-)
-from rlvr_jax.training.update import UpdateSettings, update
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """What runs can share: model, task and mesh. Weights are read anew by each run."""
-
-    model: Model
-    mesh: Mesh
-    roller: Roller
+from rlvr_jax.training.state import policy_params
+from rlvr_jax.training.update import update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,47 +45,6 @@ class RunResult:
     @property
     def after(self) -> Evaluation:
         return self.evaluations[max(self.evaluations)]
-
-
-def prepare(config: TrainConfig) -> Setup:
-    """Checks the configuration against devices, model and data. Raises UserError for what does not fit."""
-    mesh = make_mesh(config.mesh)
-    decode_mesh = mesh if config.decode_mesh is None else make_mesh(MeshShape(*config.decode_mesh))
-    check_shares(config, mesh, decode_mesh)
-    model = open_model(config.model)
-    model = dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=config.compute_dtype))
-    param_shardings(model.config, mesh)
-    if config.lora:
-        abstract_adapters(model.config, config.lora)
-    task = make_task(config.task, config.data, config.prompt_format)
-    encoder = PromptEncoder(task, model.tokenizer, _probe(task), config.max_prompt_tokens)
-    return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop, decode_mesh))
-
-
-def check_shares(config: TrainConfig, mesh: Mesh, decode_mesh: Mesh) -> None:
-    """Raises UserError for a batch that the device shares of either mesh cannot split."""
-    shards = batch_shards(mesh)
-    for name in ("prompts_per_step", "evaluation_batch", "slots"):
-        if (getattr(config, name) or 0) % batch_shards(decode_mesh):
-            raise UserError(
-                f"{name} is {getattr(config, name)}: accepted is a multiple of {batch_shards(decode_mesh)} "
-                "(data x fsdp device shares that sample)"
-            )
-    for name, pieces in (
-        ("prompts_per_step", shards * config.micro_batches),
-        ("evaluation_batch", shards),
-    ):
-        if (getattr(config, name) or 0) % pieces:
-            raise UserError(
-                f"{name} is {getattr(config, name)}: accepted is a multiple of {pieces} "
-                f"(data x fsdp = {shards} device shares, micro_batches = {config.micro_batches})"
-            )
-
-
-def _probe(task: Task) -> list[Any]:
-    """Rows that show how long prompts get: all of a finite task, a thousand of each stream of a generator."""
-    sizes = {split: task.size(split) for split in ("train", "held_out")}
-    return [task.row(split, i) for split, size in sizes.items() for i in range(1000 if size is None else size)]
 
 
 def train(
@@ -157,13 +88,13 @@ def train(
         every = config.evaluate_every
         return step == config.steps or (bool(every) and step % every == 0)
 
-    with contextlib.closing(folder), _checkpoints(config, model.config, folder.path) as checkpoints:
+    with contextlib.closing(folder), open_checkpoints(config, model.config, folder.path) as checkpoints:
         if not resume and checkpoints.steps:
             raise UserError(
                 f"checkpoint_folder is {str(checkpoints.folder)!r}: it holds another run's checkpoints; "
                 "accepted are --resume, to continue it, or another folder"
             )
-        state = _first_state(config, setup, checkpoints)
+        state = first_state(config, setup, checkpoints)
         done = int(state.step)
         checkpoints.require_room(state, sum(map(to_save, range(done + 1, config.steps + 1))))
         folder.rewind(done)
@@ -320,67 +251,3 @@ def read_result(path: Path) -> RunResult:
         for file in sorted((path / "evaluations").glob("step_*.json"))
     }
     return RunResult(path, read_jsonl(path / "metrics.jsonl"), read_jsonl(path / "timings.jsonl"), evaluations)
-
-
-def update_settings(config: TrainConfig, model: ModelConfig, max_new_tokens: int) -> UpdateSettings:
-    """What a run with completions of up to so many tokens compiles into its updates."""
-    return UpdateSettings(
-        model,
-        config.resolved_objective.loss,
-        _optimizer_settings(config),
-        micro_batches=config.micro_batches,
-        remat=config.remat,
-        lora=config.lora,
-        fused_attention=config.fused_attention,
-        packing=config.packing or (4 if max_new_tokens >= 32 else 1),
-    )
-
-
-_OF_THE_OBJECTIVE = (
-    "objective",
-    "surrogate",
-    "clip_low",
-    "clip_high",
-    "aggregation",
-    "kl_coefficient",
-    "kl_estimator",
-    "kl_where",
-    "overlong_cache",
-    "drop_truncated",
-    "importance_cap",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-)
-
-
-def _checkpoints(config: TrainConfig, model: ModelConfig, run_folder: Path) -> Checkpoints:
-    """What they are of: a model of these sizes and an objective; its precision may be another when restored."""
-    sizes = {name: value for name, value in dataclasses.asdict(model).items() if name != "compute_dtype"}
-    of = sizes | {name: getattr(config, name) for name in _OF_THE_OBJECTIVE}
-    return Checkpoints(run_folder, config.keep_checkpoints, folder=config.checkpoint_folder, of=of)
-
-
-def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:
-    names = [field.name for field in dataclasses.fields(OptimizerSettings)]
-    return OptimizerSettings(**{name: getattr(config, name) for name in names})
-
-
-def _first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) -> TrainState:
-    """From the latest checkpoint, or from the model's own weights."""
-    optimizer = make_optimizer(_optimizer_settings(config))
-    model, mesh, lora = setup.model, setup.mesh, config.lora
-    start = config.resolved_objective.start
-    memory = None if start is None else start()
-    if checkpoints.steps:
-        shapes = abstract_adapters(model.config, lora) if lora else abstract_params(model.config)
-        max_new_tokens = config.max_new_tokens or setup.roller.task.max_new_tokens
-        rollouts = abstract_rollouts(config.prompts_per_step, config.samples_per_prompt, max_new_tokens, mesh)
-        return checkpoints.restore(abstract_state(model.config, optimizer, shapes, mesh, memory, lora), rollouts)
-    if lora:
-        params = init_adapters(model.config, lora, config.seed)
-    else:
-        params = load_params(model.folder, model.config, mesh)
-    return init_state(
-        params, config.seed, config=model.config, optimizer=optimizer, mesh=mesh, objective=memory, lora=lora
-    )
