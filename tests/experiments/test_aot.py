@@ -6,8 +6,8 @@ import os
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from conftest import TINY
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import aot
 from experiments.compiling import chips
@@ -118,8 +118,8 @@ def test_a_tiny_model_compiled_for_four_chips(call, tiny_model):
     assert list(summary["programs"]) == ["update", "begin", "finish"]
     update = summary["programs"]["update"]
     parameters = sum(x.size for x in jax.tree.leaves(abstract_params(TINY)))
-    # Weights and two moments in float32, split over four, and what tiles of 8 x 128 add to such narrow ones.
-    assert 12 * parameters / 4 < update["memory"]["arguments"] < 4 * 12 * parameters / 4
+    # Weights and two moments in float32, split over four; in tiles 128 wide, rows of 16 take up to eight times as much.
+    assert 12 * parameters / 4 < update["memory"]["arguments"] < 8 * 12 * parameters / 4
     tokens = 8 * (12 + 4 * 15)
     forward = 2 * tokens * (parameters - TINY.vocab_size * TINY.hidden_size) / 4
     assert 3 * forward < update["flops"] < 6 * forward
