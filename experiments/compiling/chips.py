@@ -64,6 +64,8 @@ def topology_devices(topology: str) -> list[jax.Device]:
         raise UserError("libtpu, the TPU compiler, is not installed: accepted is pip install libtpu")
     # JAX looks for real devices in the first computation of a process; here it shall find the host alone.
     jax.config.update("jax_platforms", "cpu")
+    # What was compiled for devices that are not there can be written to JAX's cache, but not read from it.
+    jax.config.update("jax_enable_compilation_cache", False)
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
     from jax.experimental import topologies

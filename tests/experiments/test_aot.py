@@ -7,6 +7,7 @@ import os
 import jax
 import pytest
 from conftest import TINY
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import aot
 from experiments.compiling import chips
@@ -86,10 +87,18 @@ def test_times_and_share_by_hand():
 
 
 @pytest.fixture(autouse=True)
-def flags_of_other_tests(monkeypatch):
-    """The command takes XLA_FLAGS out of the environment; XLA reads them when the first device is asked for."""
+def process_of_other_tests(monkeypatch):
+    """The command sets up its process for itself; here it is that of other tests as well.
+
+    It takes XLA_FLAGS out of the environment, which XLA reads when the first device is asked for, and goes without the
+    cache of compiled programs, of which JAX asks once.
+    """
     jax.devices()
     monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 def flags(folder, **more):
@@ -109,8 +118,8 @@ def test_a_tiny_model_compiled_for_four_chips(call, tiny_model):
     assert list(summary["programs"]) == ["update", "begin", "finish"]
     update = summary["programs"]["update"]
     parameters = sum(x.size for x in jax.tree.leaves(abstract_params(TINY)))
-    # Weights and two moments in float32, most of them split over four; the batch is small beside them.
-    assert 12 * parameters / 4 < update["memory"]["arguments"] < 2 * 12 * parameters / 4
+    # Weights and two moments in float32, split over four; in tiles 128 wide, rows of 16 take up to eight times as much.
+    assert 12 * parameters / 4 < update["memory"]["arguments"] < 8 * 12 * parameters / 4
     tokens = 8 * (12 + 4 * 15)
     forward = 2 * tokens * (parameters - TINY.vocab_size * TINY.hidden_size) / 4
     assert 3 * forward < update["flops"] < 6 * forward
