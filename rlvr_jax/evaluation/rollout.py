@@ -25,6 +25,7 @@ from rlvr_jax.sharding import (
     named_sharding,
     own_rows,
     own_values,
+    replicated_array,
 )
 from rlvr_jax.tasks import OUTCOMES, PromptEncoder, Row, Task, Verdict, verifier_of
 
@@ -117,11 +118,10 @@ class Roller:
         self.decode_mesh = decode_mesh or mesh
         self.verify = verifier_of(task)
         # Put on the device once: a transfer at every step would be wasted.
-        replicated = named_sharding(mesh)
-        self.prefix = jax.device_put(encoder.prefix, replicated)
-        self.stop_tokens = jax.device_put(encoder.stop_tokens(model.eos_token_ids), replicated)
+        self.prefix = replicated_array(mesh, encoder.prefix)
+        self.stop_tokens = replicated_array(mesh, encoder.stop_tokens(model.eos_token_ids))
         written = token_bytes(model.tokenizer, model.config.vocab_size) if stop else []
-        self.stop_strings = jax.device_put(stop_strings(stop, written), replicated)
+        self.stop_strings = replicated_array(mesh, stop_strings(stop, written))
         batch, decode_batch = (named_sharding(each, ("batch",)) for each in (mesh, self.decode_mesh))
         # Compiled, so that devices exchange what they need: device_put may go through the host.
         self._to_decode = jax.jit(_same, out_shardings=(param_shardings(model.config, self.decode_mesh), decode_batch))

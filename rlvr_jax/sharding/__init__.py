@@ -13,6 +13,7 @@ from rlvr_jax.sharding.hosts import (
     judged_here,
     own_rows,
     own_values,
+    replicated_array,
     wait_for_hosts,
 )
 from rlvr_jax.sharding.mesh import RULES, MeshShape, batch_shards, make_mesh, named_sharding, partition_spec
@@ -36,5 +37,6 @@ __all__ = [
     "own_rows",
     "own_values",
     "partition_spec",
+    "replicated_array",
     "wait_for_hosts",
 ]

@@ -166,6 +166,15 @@ def batch_array(mesh: Mesh, own: PyTree) -> PyTree:
     return jax.tree.map(placed, own)
 
 
+def replicated_array(mesh: Mesh, values: PyTree) -> PyTree:
+    """Arrays that are whole on every device; each host must give the same.
+
+    Without asking the others, as `device_put` would: what sets up a run may end on one host alone (see `agreed`).
+    """
+    sharding = named_sharding(mesh)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x), x.shape), values)
+
+
 def own_values(array: jax.Array) -> np.ndarray:
     """The rows of a batch on the devices that `own_rows` gives to this host; waits for them, and for no other host."""
     if array.is_fully_addressable:
@@ -198,7 +207,10 @@ def all_of(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def agreed() -> Iterator[None]:
-    """A UserError on one host becomes one on all. The first host raises it, the others end in silence."""
+    """A UserError on one host becomes one on all. The first host raises it, the others end in silence.
+
+    What is done within must not wait for other hosts.
+    """
     problem = None
     try:
         yield
