@@ -127,7 +127,7 @@ def at_every_second(function, calls, act=terminate):
     return wrapped
 
 
-@pytest.mark.parametrize("where", ["write_step", "collect", "update"])
+@pytest.mark.parametrize("where", [pytest.param("write_step", marks=pytest.mark.slow), "collect", "update"])
 def test_sigterm_in_a_step_saves_and_the_run_goes_on_in_the_same_bits(where, config, setup, result, monkeypatch):
     """After the step's metrics; between its rollouts and its update, when it is given up; in the update."""
     stopped = elsewhere(config, f"stopped in {where}")
@@ -165,7 +165,7 @@ def test_sigterm_in_an_evaluation_gives_it_up_and_it_is_made_later(config, setup
     assert_same_run(config, stopped, setup)
 
 
-@pytest.mark.parametrize("where", ["collect", "update"])
+@pytest.mark.parametrize("where", [pytest.param("collect", marks=pytest.mark.slow), "update"])
 def test_sigterm_with_rollouts_of_an_older_policy_in_flight(where, stale, setup, result, monkeypatch):
     """They are part of the checkpoint, so that what follows is not sampled from a newer policy."""
     config, whole = stale
