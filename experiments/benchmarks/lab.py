@@ -1,7 +1,7 @@
 """The lab's runs side by side, beside the same runs one after another, in processes of their own, by turns.
 
 Both compile the whole run; one after another each has all cores to itself. Exit status 1 when the side by side are not
-faster by the floor.
+faster by the floor: 14 runs on two CPU cores are, by 1.8, and miss it.
 """
 
 import dataclasses

@@ -216,7 +216,8 @@ def draw(summary: dict[str, Any], arguments: PhaseDiagram, file: Path) -> None:
         here = [row for row in rows if row["heterogeneity"] == heterogeneity]
         for panel, (title, name, label, fixed) in zip(line, sweeps, strict=False):
             chosen = [row for row in here if all(row[key] == value for key, value in fixed.items())]
-            panel.set(title=f"{title}, heterogeneity {heterogeneity:g}", xlabel="base success rate", ylabel=label)
+            panel.set_title(f"{title}, heterogeneity {heterogeneity:g}", fontsize="medium")
+            panel.set(xlabel="base success rate", ylabel=label)
             if chosen:
                 shown = _map(panel, chosen, name, limit)
             else:

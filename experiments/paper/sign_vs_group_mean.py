@@ -3,7 +3,8 @@
     python -m experiments.paper.sign_vs_group_mean --preset lab --seeds 7
     python -m experiments.paper.sign_vs_group_mean --preset smollm2_arithmetic --seeds 3
 
-`lab`: a small Llama from scratch learns sums under Sign, the group means and all controls; minutes on two CPU cores.
+`lab`: a small Llama from scratch learns sums under Sign, the group means and all controls: 133 runs, on two CPU cores 7
+minutes the first time and 5 later. From 0.211: Sign 0.239 ±0.005, group mean 0.244 ±0.004, REINFORCE 0.257 ±0.003.
 `smollm2_arithmetic`: the same question of a real language model, under Sign and the two group means, by
 `experiments.compare`. Kept in the output folder: results.json and a figure.
 """

@@ -77,26 +77,19 @@ def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
     assert tenths[0][0] > tenths[-1][0]
     assert tenths[0][0] > 0.99
 
-    for i, observed in enumerate(((0.5, 0.7), (0.3, 0.1))):
+    def folder(name, observed):
         lines = [{"degeneracy": value, "degeneracy_predicted": 0.4} for value in observed]
-        (tmp_path / f"run{i}").mkdir()
-        (tmp_path / f"run{i}/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (tmp_path / f"run{i}/timings.jsonl").write_text("")
-    folders = (
-        "--runs",
-        tmp_path / "run0",
-        tmp_path / "run1",
-        "--stretches",
-        1,
-        "--output",
-        tmp_path / "kept",
-        "--json",
-    )
-    code, out, _ = call(degeneracy, *folders)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / name / "timings.jsonl").write_text("")
+        return tmp_path / name
+
+    above, below, lower = (folder(*run) for run in (("a", (0.5, 0.7)), ("b", (0.3, 0.1)), ("c", (0.3, 0.11))))
+    kept = ("--stretches", 1, "--output", tmp_path / "kept", "--json")
+    code, out, _ = call(degeneracy, "--runs", above, below, *kept)
     (row,) = json.loads(out.splitlines()[-1])["arms"]["runs"]
     assert (code, row["observed"], row["gap"]["mean"]) == (0, pytest.approx(0.4), pytest.approx(0.0))
-    (tmp_path / "run0/metrics.jsonl").write_text((tmp_path / "run1/metrics.jsonl").read_text())
-    assert call(degeneracy, *folders)[0] == 1
+    assert call(degeneracy, "--runs", below, lower, *kept)[0] == 1
 
 
 def test_what_a_sample_is_worth_in_samples_of_the_base():
