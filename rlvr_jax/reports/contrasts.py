@@ -85,7 +85,7 @@ def _over_seeds(a: Sequence[Run], b: Sequence[Run], step: int) -> dict[str, Any]
     accuracies = [{run.config.seed: run.result.evaluations[step].accuracy.mean for run in runs} for runs in (a, b)]
     seeds = sorted(accuracies[0].keys() & accuracies[1].keys())
     if len(seeds) < 2:
-        return {"reason": f"{len(seeds)} seed in common: no method is the winner"}
+        return {"reason": f"{len(seeds) or 'no'} seed in common: no method is the winner"}
     x, y = (np.array([accuracy[seed] for seed in seeds]) for accuracy in accuracies)
     welch = welch_t_test(x, y)._asdict()
     return {
