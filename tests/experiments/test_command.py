@@ -35,7 +35,7 @@ def test_compiled_programs_are_kept_in_the_cache_or_where_the_user_says(tmp_path
     ("raised", "status", "said"),
     [
         (UserError("wrong"), 2, "error: wrong"),
-        (RunStopped("disk full"), 1, "stopped: disk full"),
+        (RunStopped("disk full"), 3, "stopped: disk full"),
         (Preempted("saved"), 75, "preempted: saved"),
     ],
 )

@@ -44,6 +44,7 @@ def test_usage_errors_of_the_main_command(call):
     assert (code, "optimizer is 'sgd': only the lab takes it" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_phase_diagram_has_every_cell_once(call, tmp_path):
     sweep = ("--success-rates", 0.02, "--heterogeneities", 0.0, "--group-sizes", 4, "--learning-rates", 1e-3)
     flags = (*sweep, "--sgd-learning-rates", "--seeds", 2, "--steps", 2, "--completions", 8, "--output", tmp_path)
@@ -66,6 +67,7 @@ def test_cells_of_the_default_sweep():
     assert len(swept) == len(set(swept)) == (4 + 2 + 3) * 5 * 2
 
 
+@pytest.mark.slow
 def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
     flags = ("--seeds", 2, "--steps", 4, "--stretches", 2, "--success-rate", 0.02, "--output", tmp_path / "lab")
     code, out, _ = call(degeneracy, *flags, "--json")
@@ -75,7 +77,7 @@ def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
     # By tenths of difficulty, before: with success this rare the hardest questions are nearly always all wrong.
     tenths = summary["by_difficulty"]["sign"]
     assert tenths[0][0] > tenths[-1][0]
-    assert tenths[0][0] > 0.99
+    assert tenths[0][0] > 0.95
 
     def folder(name, observed):
         lines = [{"degeneracy": value, "degeneracy_predicted": 0.4} for value in observed]
