@@ -23,6 +23,7 @@ from rlvr_jax.evaluation import Evaluation, evaluate, held_out_rows
 from rlvr_jax.models import load_params
 from rlvr_jax.reports import against_summary, evaluation_summary, write_summary
 from rlvr_jax.sharding import MeshShape
+from rlvr_jax.tasks import PromptFormat
 from rlvr_jax.training import TrainConfig, prepare, restore_policy
 from rlvr_jax.training.restore import read_config
 
@@ -35,6 +36,8 @@ class Transfer:
     """Run folders."""
     data: str | None = None
     """The task's rows; default: from the hub."""
+    prompt_format: PromptFormat | None = None
+    """Default: the first run's."""
     questions: int | None = None
     """The first so many; default: all 500."""
     max_new_tokens: int | None = None
@@ -59,6 +62,7 @@ def main() -> None:
             model=first.model,
             task="math500",
             data=arguments.data,
+            prompt_format=arguments.prompt_format or first.prompt_format,
             max_new_tokens=arguments.max_new_tokens,
             compute_dtype=first.compute_dtype,
             prompts_per_step=arguments.batch,

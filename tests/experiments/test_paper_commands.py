@@ -108,9 +108,10 @@ def test_math500_transfer_is_paired_with_the_untrained_model(call, tiny_model, t
     small = ("--steps", 1, "--evaluate-every", 0, "--evaluation-questions", 8, "--evaluation-batch", 8)
     run = tmp_path / "run"
     assert call(train, "smollm2_arithmetic", "--model", tiny_model.folder, *small, "--output", run)[0] == 0
-    flags = ("--data", data, "--max-new-tokens", 4, "--batch", 8, "--output", tmp_path / "transfer")
-    code, out, _ = call(math500_transfer, run, *flags, "--json")
-    assert code == 0
+    flags = ("--data", data, "--prompt-format", "plain", "--max-new-tokens", 4, "--batch", 8)
+    flags = (*flags, "--output", tmp_path / "transfer")
+    code, out, err = call(math500_transfer, run, *flags, "--json")
+    assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert summary == json.loads((tmp_path / "transfer" / "results.json").read_text())
     untrained, trained = summary["policies"].values()
