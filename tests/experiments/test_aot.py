@@ -110,12 +110,12 @@ def flags(folder, **more):
 
 @needs_libtpu
 def test_a_tiny_model_compiled_for_four_chips(call, tiny_model):
-    code, out, err = call(aot, *flags(tiny_model.folder), "--json")
+    code, out, err = call(aot, *flags(tiny_model.folder), "--programs", "update", "finish", "--json")
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert summary["fits"]
     assert summary["mesh"] == {"data": 1, "fsdp": 2, "tensor": 2}
-    assert list(summary["programs"]) == ["update", "begin", "finish"]
+    assert list(summary["programs"]) == ["update", "finish"]
     update = summary["programs"]["update"]
     parameters = sum(x.size for x in jax.tree.leaves(abstract_params(TINY)))
     # Weights and two moments in float32, split over four; in tiles 128 wide, rows of 16 take up to eight times as much.
@@ -124,7 +124,25 @@ def test_a_tiny_model_compiled_for_four_chips(call, tiny_model):
     forward = 2 * tokens * (parameters - TINY.vocab_size * TINY.hidden_size) / 4
     assert 3 * forward < update["flops"] < 6 * forward
     assert update["collectives"]["all-reduce"]["count"] > 2 * TINY.num_layers
-    assert summary["programs"]["begin"]["memory"]["resident"] > 8 * parameters / 4
+    # The moments, which the sampler has no use for.
+    assert summary["programs"]["finish"]["memory"]["resident"] > 8 * parameters / 4
+
+
+@pytest.mark.slow
+@needs_libtpu
+def test_sampling_costs_as_much_as_the_longest_completions(call, tiny_model):
+    """Of 8 and of 15 decoded tokens: what the prompts cost, and so much a token."""
+    costs = {}
+    for tokens in (2, 9, 16):
+        more = {"max-new-tokens": tokens, "rollout.dtype": "bfloat16", "importance-cap": 2}
+        code, out, err = call(aot, *flags(tiny_model.folder, **more), "--programs", "begin", "--json")
+        assert code == 0, err
+        costs[tokens] = json.loads(out.splitlines()[-1])["programs"]["begin"]
+    first, second = (costs[b]["flops"] - costs[a]["flops"] for a, b in ((2, 9), (9, 16)))
+    weights = sum(x.size for x in jax.tree.leaves(abstract_params(TINY)))
+    # 32 completions on four devices; attention adds a little that grows with the ring of keys.
+    assert 7 * 2 * 32 * weights / 4 * 0.9 < first < 7 * 2 * 32 * weights / 4 * 2
+    assert second == pytest.approx(first, rel=0.5)
 
 
 @needs_libtpu

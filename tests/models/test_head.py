@@ -25,7 +25,7 @@ def arrays(rows, tokens, vocabulary, size=16):
 def test_values_and_gradients_are_those_of_a_plain_softmax(shape, vocabulary, chunk):
     """27 is a vocabulary that the devices cannot split evenly; of 10 tokens, chunks of 3 leave one over."""
     mesh = make_mesh(shape)
-    hidden, head, targets = arrays(8, 10, vocabulary)
+    hidden, head, targets = map(jnp.asarray, arrays(8, 10, vocabulary))
 
     def plain(hidden, head):
         found = jax.nn.log_softmax(hidden @ head.T / 0.7)
