@@ -17,7 +17,7 @@ import pytest
 COLABS = Path(__file__).parents[2] / "colabs"
 SCRIPTS = sorted(COLABS.glob("*.py"))
 
-_LAB = "lab = Lab(samples=4, prompts=8, steps=4, evaluate_every=2, success_rate=0.03)\nseeds = range(2)"
+_LAB = "lab = Lab(samples=2, prompts=4, steps=2, evaluate_every=1, success_rate=0.005)\nseeds = range(2)"
 _RUN = """config = dataclasses.replace(
     PRESETS["smollm2_arithmetic"], model={model!r}, steps=2, evaluate_every=1, evaluation_questions=8,
     evaluation_batch=8, checkpoint_every=1, packing=None, output=Path("run"),

@@ -18,6 +18,7 @@ def two_arms(monkeypatch):
     monkeypatch.setattr(sign_vs_group_mean, "controls", lambda lab: [arm(lab, "sign"), arm(lab, "group_mean")])
 
 
+@pytest.mark.slow
 def test_sign_vs_group_mean_keeps_the_same_numbers_twice(call, two_arms, tmp_path):
     kept = []
     for name in ("one", "two"):

@@ -177,7 +177,8 @@ def test_files_are_written_and_lines_are_said_once(pair):
     assert "kept in" in shown
     assert "held-out accuracy" in progress
     assert "kept in" not in silent
-    assert not other
+    # XLA's own remarks on a program are each host's.
+    assert not [line for line in other.splitlines() if not re.match(r"[WI]\d{4} ", line)]
     each = [len(completions(folder, step)) for step in range(1, STEPS + 1)]
     assert each == [32] * STEPS
     assert len(list((folder / "completions").iterdir())) == 2 * STEPS
