@@ -54,7 +54,8 @@ def main() -> int:
     arguments = parse_with_presets({name: Aot(config) for name, config in PRESETS.items()}, __doc__)
     chip, devices = chip_of(arguments.topology), topology_devices(arguments.topology)
 
-    from experiments.compiling.programs import Lengths, compile_programs, least_collective_bytes
+    from experiments.compiling.arrays import Lengths
+    from experiments.compiling.programs import compile_programs, least_collective_bytes
     from rlvr_jax.models import open_config, param_shardings
     from rlvr_jax.sharding import MeshShape, make_mesh
     from rlvr_jax.tasks import make_task

@@ -17,11 +17,19 @@ import tyro
 from rich.console import Console
 
 from experiments.command import as_dict, parse_with_presets, print_json, run
+from experiments.compiling.arrays import Lengths
+from experiments.planning import plan, shown
 from experiments.presets import PRESETS
+from rlvr_jax.errors import UserError
+from rlvr_jax.models import is_hub_id, open_config
 from rlvr_jax.reports import comparison_table, summarize
 from rlvr_jax.sharding import agreed, is_first_host, join_hosts
+from rlvr_jax.tasks import make_task
 from rlvr_jax.training import TrainConfig, prepare, train
 from rlvr_jax.training.preemption import stopping_at_once
+
+ASSUMED_PROMPT_TOKENS = 256
+"""Of the longest prompt, where no tokenizer is at hand to count."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,24 +40,33 @@ class Train:
     resume: bool = False
     """Go on from the latest checkpoint of the output folder, if there is one."""
     dry_run: bool = False
-    """Check everything up to the first step, print the configuration and the plan, and stop."""
+    """Print what the run would sample, hold and write, and stop. Of a model on a hub only the config is read; with one
+    that is here, everything up to the first step is checked."""
+    topology: str | None = None
+    """With --dry-run: chips to plan for, v5e:2x4 for example, of which none need be here. Default: as many devices as
+    the mesh names."""
     json: bool = False
     """Print all figures as one JSON object on the last line."""
 
 
-def plan(config: TrainConfig, task_tokens: int) -> dict[str, int]:
-    """What the run samples and writes at most, where a task's completions have `task_tokens` by default."""
-    sampled = config.prompts_per_step * config.samples_per_prompt * config.rollouts_per_step
-    every, questions = config.evaluate_every, config.evaluation_questions * config.evaluation_samples
-    evaluations = 2 + ((config.steps - 1) // every if every else 0)
-    return {
-        "completions": config.steps * sampled,
-        "new_tokens": config.steps * sampled * (config.max_new_tokens or task_tokens),
-        "updates": config.steps * config.updates_per_rollout,
-        "evaluations": evaluations,
-        "evaluated_completions": evaluations * questions,
-        "checkpoints": -(-config.steps // config.checkpoint_every) if config.checkpoint_every else 0,
-    }
+def dry_run(arguments: Train) -> None:
+    """Prints the plan."""
+    config = arguments.config
+    if arguments.topology is None and not is_hub_id(config.model):
+        setup = prepare(config)
+        encoder, task, model = setup.roller.encoder, setup.roller.task, setup.model.config
+        prefix, prompt = encoder.prefix.size, encoder.length
+    else:
+        task, model = make_task(config.task, config.data, config.prompt_format), open_config(config.model)
+        prefix, prompt = 0, config.max_prompt_tokens or ASSUMED_PROMPT_TOKENS
+    lengths = Lengths(prefix, prompt, config.max_new_tokens or task.max_new_tokens)
+    figures = plan(config, model, lengths, arguments.topology)
+    if not is_first_host():
+        return
+    if arguments.json:
+        print_json(as_dict(config) | {"output": str(config.folder), "plan": figures})
+    else:
+        Console().print(shown(config, figures))
 
 
 @stopping_at_once()
@@ -57,13 +74,14 @@ def main() -> None:
     arguments = parse_with_presets({name: Train(config) for name, config in PRESETS.items()}, __doc__)
     config = arguments.config
     join_hosts()
+    if arguments.dry_run:
+        return dry_run(arguments)
+    if arguments.topology is not None:
+        raise UserError(
+            f"topology is {arguments.topology!r}: accepted with --dry-run alone; a run takes the devices here"
+        )
     with agreed():
         setup = prepare(config)
-    if arguments.dry_run:
-        if is_first_host():
-            planned = plan(config, setup.roller.task.max_new_tokens)
-            print_json(as_dict(config) | {"output": str(config.folder), "plan": planned})
-        return
     result = train(config, setup, resume=arguments.resume, name=config.objective)
     if not is_first_host():
         return

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -55,6 +56,12 @@ def chip_of(topology: str) -> Chip:
             f"topology is {topology!r}, accepted is one of {', '.join(CHIPS)} with its sides, like v5e:4x4 or v5p:2x2x2"
         )
     return CHIPS[found[1]]
+
+
+def chips_in(topology: str) -> int:
+    """Number of chips. Raises UserError as `chip_of`."""
+    chip_of(topology)
+    return math.prod(int(side) for side in topology.split(":")[1].split("x"))
 
 
 def topology_devices(topology: str) -> list[jax.Device]:

@@ -52,12 +52,13 @@ def open_config(name: str) -> ModelConfig:
     """
     if name in PUBLISHED:
         return config_from_hugging_face(PUBLISHED[name])
-    if _is_hub_id(name):
+    if is_hub_id(name):
         return config_from_hugging_face(_read_json(_download_config(name)))
     return config_from_hugging_face(_read_json(_folder(name) / "config.json"))
 
 
-def _is_hub_id(name: str) -> bool:
+def is_hub_id(name: str) -> bool:
+    """Whether a model is on a hub, and not a file, a folder or embedded."""
     is_local = name.startswith(("embedded:", ".", "/", "~")) or name.endswith(".gguf") or Path(name).is_dir()
     return not is_local and name.count("/") == 1
 

@@ -31,7 +31,7 @@ from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Params, abstract_params, logical_axes
 from rlvr_jax.models.export import new_folder
 from rlvr_jax.models.weights import checkpoint_layout
-from rlvr_jax.sharding import named_sharding
+from rlvr_jax.sharding import AnyMesh, named_sharding
 
 _DEFAULT = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 TARGETS = (*_DEFAULT, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
@@ -96,7 +96,7 @@ def abstract_adapters(config: ModelConfig, settings: LoraSettings) -> Params:
     return jax.eval_shape(lambda: init_adapters(config, settings, 0))
 
 
-def adapter_shardings(config: ModelConfig, settings: LoraSettings, mesh: Mesh) -> Params:
+def adapter_shardings(config: ModelConfig, settings: LoraSettings, mesh: AnyMesh) -> Params:
     """The sharding of every adapter: `in` and `out` as the weight's, the rank on every device."""
     axes = flatten_dict(logical_axes(config), sep=".")
     shardings = {}

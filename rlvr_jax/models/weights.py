@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from rlvr_jax.errors import UserError
 from rlvr_jax.models.config import ModelConfig
 from rlvr_jax.models.decoder import Params, abstract_params, logical_axes
-from rlvr_jax.sharding import named_sharding
+from rlvr_jax.sharding import AnyMesh, named_sharding
 
 _LAYER_NAMES = {
     "attention_norm.scale": "input_layernorm.weight",
@@ -117,7 +117,7 @@ def _layer_numbers(config: ModelConfig, stack: str) -> list[int]:
     return [i for i in range(config.num_layers) if ((i + 1) % block == 0) == (stack == "layers")]
 
 
-def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:
+def param_shardings(config: ModelConfig, mesh: AnyMesh) -> Params:
     """The sharding of every parameter. Raises UserError for sizes that the mesh does not divide."""
     sizes = {
         "tensor": {

@@ -16,10 +16,20 @@ from rlvr_jax.sharding.hosts import (
     replicated_array,
     wait_for_hosts,
 )
-from rlvr_jax.sharding.mesh import RULES, MeshShape, batch_shards, make_mesh, named_sharding, partition_spec
+from rlvr_jax.sharding.mesh import (
+    RULES,
+    AnyMesh,
+    MeshShape,
+    batch_shards,
+    make_mesh,
+    named_sharding,
+    partition_spec,
+    planned_mesh,
+)
 
 __all__ = [
     "RULES",
+    "AnyMesh",
     "MeshShape",
     "agreed",
     "all_of",
@@ -37,6 +47,7 @@ __all__ = [
     "own_rows",
     "own_values",
     "partition_spec",
+    "planned_mesh",
     "replicated_array",
     "wait_for_hosts",
 ]

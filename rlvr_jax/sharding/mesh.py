@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from rlvr_jax.errors import UserError
 
@@ -43,9 +43,24 @@ class MeshShape:
     """Shards of heads, MLP and vocabulary."""
 
 
+AnyMesh = Mesh | AbstractMesh
+"""One of devices, or one to plan for."""
+
+
 def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A mesh over all `devices` (default: all of JAX's). Raises UserError when the sizes do not fit them."""
     devices = list(jax.devices() if devices is None else devices)
+    sizes = _sizes(shape, len(devices))
+    return Mesh(np.array(devices).reshape(tuple(sizes.values())), tuple(sizes))
+
+
+def planned_mesh(shape: MeshShape, devices: int) -> AbstractMesh:
+    """As `make_mesh`, over so many devices that need not be there."""
+    sizes = _sizes(shape, devices)
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
+
+
+def _sizes(shape: MeshShape, devices: int) -> dict[str, int]:
     sizes = dataclasses.asdict(shape)
     described = ", ".join(f"{name}={size}" for name, size in sizes.items())
     free = [name for name, size in sizes.items() if size == -1]
@@ -53,13 +68,13 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> 
         raise UserError(f"mesh is {described}: accepted are positive sizes and at most one -1")
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if free:
-        sizes[free[0]] = len(devices) // fixed
-    if math.prod(sizes.values()) != len(devices):
-        raise UserError(f"mesh is {described}: the product must be the number of devices, which is {len(devices)}")
-    return Mesh(np.array(devices).reshape(tuple(sizes.values())), tuple(sizes))
+        sizes[free[0]] = devices // fixed
+    if math.prod(sizes.values()) != devices:
+        raise UserError(f"mesh is {described}: the product must be the number of devices, which is {devices}")
+    return sizes
 
 
-def batch_shards(mesh: Mesh) -> int:
+def batch_shards(mesh: AnyMesh) -> int:
     """How many shares the prompts of a batch are split into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
@@ -73,6 +88,6 @@ def partition_spec(axes: Sequence[str | None]) -> PartitionSpec:
     return PartitionSpec(*placed)
 
 
-def named_sharding(mesh: Mesh, axes: Sequence[str | None] = ()) -> NamedSharding:
+def named_sharding(mesh: AnyMesh, axes: Sequence[str | None] = ()) -> NamedSharding:
     """`partition_spec` on a mesh; with no axes, replicated."""
     return NamedSharding(mesh, partition_spec(axes))

@@ -10,7 +10,7 @@ from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Roller
 from rlvr_jax.models import Model, ModelConfig, abstract_params, init_adapters, load_params, open_model, param_shardings
 from rlvr_jax.models.lora import abstract_adapters
-from rlvr_jax.sharding import MeshShape, batch_shards, make_mesh
+from rlvr_jax.sharding import AnyMesh, MeshShape, batch_shards, make_mesh
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.config import TrainConfig
@@ -49,7 +49,7 @@ def prepare(config: TrainConfig) -> Setup:
     return Setup(model, mesh, Roller(model, task, encoder, mesh, config.slots, config.stop, decode_mesh))
 
 
-def check_shares(config: TrainConfig, mesh: Mesh, decode_mesh: Mesh) -> None:
+def check_shares(config: TrainConfig, mesh: AnyMesh, decode_mesh: AnyMesh) -> None:
     """Raises UserError for a batch that the device shares of either mesh cannot split."""
     shards = batch_shards(mesh)
     for name in ("prompts_per_step", "evaluation_batch", "slots"):
@@ -80,7 +80,7 @@ def update_settings(config: TrainConfig, model: ModelConfig, max_new_tokens: int
     return UpdateSettings(
         model,
         config.resolved_objective.loss,
-        _optimizer_settings(config),
+        optimizer_settings(config),
         micro_batches=config.micro_batches,
         remat=config.remat,
         lora=config.lora,
@@ -114,14 +114,15 @@ def open_checkpoints(config: TrainConfig, model: ModelConfig, run_folder: Path) 
     return Checkpoints(run_folder, config.keep_checkpoints, folder=config.checkpoint_folder, of=of)
 
 
-def _optimizer_settings(config: TrainConfig) -> OptimizerSettings:
+def optimizer_settings(config: TrainConfig) -> OptimizerSettings:
+    """What a run's optimizer is made of."""
     names = [field.name for field in dataclasses.fields(OptimizerSettings)]
     return OptimizerSettings(**{name: getattr(config, name) for name in names})
 
 
 def first_state(config: TrainConfig, setup: Setup, checkpoints: Checkpoints) -> TrainState:
     """From the latest checkpoint, or from the model's own weights."""
-    optimizer = make_optimizer(_optimizer_settings(config))
+    optimizer = make_optimizer(optimizer_settings(config))
     model, mesh, lora = setup.model, setup.mesh, config.lora
     start = config.resolved_objective.start
     memory = None if start is None else start()

@@ -13,7 +13,7 @@ from jaxtyping import Int, PyTree, UInt32
 from rlvr_jax.models import LoraSettings, ModelConfig, adapted, param_shardings
 from rlvr_jax.models.lora import adapter_shardings
 from rlvr_jax.records import AnyArray, Rollouts, record
-from rlvr_jax.sharding import named_sharding
+from rlvr_jax.sharding import AnyMesh, named_sharding
 
 
 @record
@@ -90,7 +90,7 @@ def state_shardings(
     optimizer: optax.GradientTransformation,
     params: PyTree,
     objective: PyTree,
-    mesh: Mesh,
+    mesh: AnyMesh,
     lora: LoraSettings | None,
 ) -> TrainState:
     """The sharding of every leaf of a state; moments live where their weights do, all the rest everywhere."""
@@ -142,7 +142,7 @@ def abstract_state(
     config: ModelConfig,
     optimizer: optax.GradientTransformation,
     params: PyTree,
-    mesh: Mesh,
+    mesh: AnyMesh,
     objective: PyTree = None,
     lora: LoraSettings | None = None,
 ) -> Any:

@@ -11,8 +11,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import aot
 from experiments.compiling import chips
+from experiments.compiling.arrays import Lengths
 from experiments.compiling.costs import Cost, Traffic
-from experiments.compiling.programs import Lengths, Program, least_collective_bytes
+from experiments.compiling.programs import Program, least_collective_bytes
 from experiments.presets import PRESETS
 from rlvr_jax.models import abstract_params, open_config
 from rlvr_jax.models.published import PUBLISHED

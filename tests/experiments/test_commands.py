@@ -98,14 +98,14 @@ def test_show_prompts(call, tiny_model):
 
 def test_dry_run_checks_and_leaves_nothing(call, tiny_model, tmp_path):
     flags = ("--model", tiny_model.folder, "--output", tmp_path / "run")
-    code, out, _ = call(train_command, "smollm2_arithmetic", *flags, "--dry-run")
+    code, out, _ = call(train_command, "smollm2_arithmetic", *flags, "--dry-run", "--json")
     assert code == 0
     printed = json.loads(out)
     assert printed["steps"] == 40
     # 8 prompts by 4 samples of up to 5 tokens; 256 questions by 4 samples before, every 10 steps and after.
-    assert printed["plan"] == {
-        "completions": 1280, "new_tokens": 6400, "updates": 40,
-        "evaluations": 5, "evaluated_completions": 5120, "checkpoints": 2,
+    assert printed["plan"]["work"] == {
+        "steps": 40, "completions": 1280, "new_tokens": 6400, "updates": 40, "evaluations": 5,
+        "evaluated_completions": 5120, "evaluated_tokens": 25600, "checkpoints": 2,
     }  # fmt: skip
     assert not (tmp_path / "run").exists()
 
