@@ -40,7 +40,7 @@ def _preset(config: TrainConfig) -> Compare:
     """Without checkpoints, which would be a full state for each run; shorter where the preset is for a laptop."""
     if config.task == "arithmetic":
         config = dataclasses.replace(config, steps=30, evaluate_every=15)
-    return Compare(dataclasses.replace(config, checkpoint_every=0))
+    return Compare(dataclasses.replace(config, checkpoint_every=0, seed=TrainConfig.seed), seeds=(config.seed,))
 
 
 @stopping_at_once()

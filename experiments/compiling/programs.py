@@ -3,8 +3,10 @@
 import dataclasses
 import math
 import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -77,15 +79,16 @@ def _begun(params: Any, request: Request, settings: SamplingSettings, mesh: Mesh
 def _compiled(lower: Callable[[], Any], resident: float, turns: int) -> Program:
     started = time.perf_counter()
     lowered = lower()
-    try:
-        program = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used ([\d.]+)([KMG]) of", str(error))
-        if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
-            raise
-        total = float(used[1]) * 2.0 ** {"K": 10, "M": 20, "G": 30}[used[2]]
-        memory = {"program": total, "resident": resident, "total": total + resident}
-        return Program(time.perf_counter() - started, memory, None)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            program = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
+        except jax.errors.JaxRuntimeError as error:
+            memory = {"program": _needed(str(error)), "resident": resident}
+            if memory["program"] is None:
+                raise
+            return Program(time.perf_counter() - started, memory | {"total": sum(memory.values())}, None)
+        # The compiler's own text of it: jaxlib, which JAX asks, cannot read all that another version of XLA writes.
+        (text,) = (file.read_text() for file in Path(folder).glob("*.after_optimizations.txt"))
     seconds = time.perf_counter() - started
     analysis = program.memory_analysis()
     memory = {
@@ -97,8 +100,16 @@ def _compiled(lower: Callable[[], Any], resident: float, turns: int) -> Program:
     }
     memory["total"] = sum(memory.values())
     # Of loops that end when all completions have, the first runs as long as if all were of full length.
-    cost = Reader(program.as_text(), [turns, *[0] * 32]).cost()
-    return Program(seconds, memory, cost)
+    return Program(seconds, memory, Reader(text, [turns, *[0] * 32]).cost())
+
+
+def _needed(error: str) -> float | None:
+    """Bytes that the compiler says a program needs where it refuses one for its memory; None for other errors."""
+    used = re.search(r"Used ([\d.]+)([KMG]) of|required for [\w ]+ \(([\d.]+)([KMG])\) exceeds", error)
+    if used is None or "RESOURCE_EXHAUSTED" not in error:
+        return None
+    number, unit = used[1] or used[3], used[2] or used[4]
+    return float(number) * 2.0 ** {"K": 10, "M": 20, "G": 30}[unit]
 
 
 def least_collective_bytes(config: TrainConfig, model: ModelConfig, mesh: Mesh, lengths: Lengths) -> float:

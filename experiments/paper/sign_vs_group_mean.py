@@ -2,17 +2,19 @@
 
     python -m experiments.paper.sign_vs_group_mean --preset lab --seeds 7
     python -m experiments.paper.sign_vs_group_mean --preset smollm2_arithmetic --seeds 3
+    python -m experiments.paper.sign_vs_group_mean --preset qwen3.5_9b_gsm8k --seeds 7     # the paper's main table
+    python -m experiments.paper.sign_vs_group_mean --preset llama3.1_8b_gsm8k --seeds 3    # its second model
 
 `lab`: a small Llama from scratch learns sums under Sign, the group means and all controls: 133 runs, on two CPU cores 7
 minutes the first time and 5 later. From 0.211: Sign 0.239 ±0.005, group mean 0.244 ±0.004, REINFORCE 0.257 ±0.003.
-`smollm2_arithmetic`: the same question of a real language model, under Sign and the two group means, by
-`experiments.compare`. Kept in the output folder: results.json and a figure.
+Every other preset: the same question of a real language model, under Sign and the two group means, by
+`experiments.compare`, which takes every setting of a run. Kept in the output folder: results.json and a figure.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -26,32 +28,36 @@ from experiments.lab.run import Optimizer
 from experiments.presets import PRESETS
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import write_summary
-from rlvr_jax.training import RunResult, read_result
+from rlvr_jax.sharding import is_first_host
+from rlvr_jax.training import RunResult, TrainConfig, read_result
 
 
 @dataclasses.dataclass(frozen=True)
 class SignVsGroupMean:
     """Compare Sign with group-mean centring and the controls."""
 
-    preset: Literal["lab", "smollm2_arithmetic"] = "lab"
+    preset: str = "lab"
+    """lab, or one of `experiments.train`."""
     seeds: int = 7
-    """Seeds 0, 1, ... of sampling and of the order of questions."""
+    """How many, of sampling and of the order of questions; the first is the preset's, 0 in the lab."""
     output: Path | None = None
     """Folder; default: runs/sign_vs_group_mean-PRESET."""
-    samples: int = 4
-    """G, of each prompt."""
+    samples: int | None = None
+    """G, of each prompt; default: the preset's, as below, and 4 in the lab."""
     steps: int | None = None
-    """Default: 200 in the lab, 40 of the language model."""
+    """In the lab 200 by default."""
+    prompts: int | None = None
+    """Of each step; in the lab 16 by default."""
+    learning_rate: float | None = None
+    """In the lab 1e-4 by default."""
+    max_new_tokens: int | None = None
+    """Language model: the cap of completions."""
     success_rate: float = Lab.success_rate
     """Lab: held-out success rate at which the supervised start ends."""
     heterogeneity: float = Lab.heterogeneity
     """Lab: share of wrong labels at the hardest of ten levels of questions in the supervised start."""
-    learning_rate: float | None = None
-    """Default: 1e-4 in the lab, 1e-5 of the language model."""
     optimizer: Optimizer = Lab.optimizer
     """Lab: of the arms that do not say it in their name."""
-    prompts: int | None = None
-    """Of each step; default: 16 in the lab, 8 of the language model."""
     resume: bool = False
     """Language model: keep the runs that are finished, go on with the others."""
     json: bool = False
@@ -63,7 +69,9 @@ def main() -> None:
     if arguments.seeds < 1:
         raise UserError(f"seeds is {arguments.seeds}, accepted are whole numbers from 1")
     folder = arguments.output or Path("runs") / f"sign_vs_group_mean-{arguments.preset}"
-    given = {name: getattr(arguments, name) for name in ("steps", "learning_rate", "prompts")}
+    if arguments.preset != "lab" and arguments.preset not in PRESETS:
+        raise UserError(f"preset is {arguments.preset!r}, accepted are lab, {', '.join(PRESETS)}")
+    given = {name: getattr(arguments, name) for name in ("samples", "steps", "learning_rate", "prompts")}
     given = {name: value for name, value in given.items() if value is not None}
     summary = (of_lab if arguments.preset == "lab" else of_language_model)(arguments, folder, given)
     if arguments.json:
@@ -73,9 +81,11 @@ def main() -> None:
 def of_lab(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     if arguments.resume:
         raise UserError("resume is True, accepted with preset lab is False: its runs are one program")
+    if arguments.max_new_tokens is not None:
+        raise UserError(f"max_new_tokens is {arguments.max_new_tokens}: the lab's completions are as long as its sums")
     if arguments.optimizer == "sgd" and "learning_rate" in given:
         given["sgd_learning_rate"] = given.pop("learning_rate")
-    chosen = {name: getattr(arguments, name) for name in ("samples", "success_rate", "heterogeneity", "optimizer")}
+    chosen = {name: getattr(arguments, name) for name in ("success_rate", "heterogeneity", "optimizer")}
     steps = given.pop("steps", Lab.steps)
     # Ten evaluations and the one before, or as near to that as divides the steps.
     every = max([n for n in range(1, steps // 10 + 1) if steps % n == 0], default=1)
@@ -96,18 +106,24 @@ def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str,
     for name in ("success_rate", "heterogeneity", "optimizer"):
         if getattr(arguments, name) != getattr(SignVsGroupMean, name):
             raise UserError(f"{name} is {getattr(arguments, name)!r}: only the lab takes it, --preset lab")
-    names = {"prompts": "prompts_per_step"}
+    if arguments.max_new_tokens is not None:
+        given["max_new_tokens"] = arguments.max_new_tokens
+    names = {"prompts": "prompts_per_step", "samples": "samples_per_prompt"}
+    preset = PRESETS[arguments.preset]
     config = dataclasses.replace(
-        PRESETS[arguments.preset],
+        preset,
         **{names.get(name, name): value for name, value in given.items()},
-        samples_per_prompt=arguments.samples,
+        seed=TrainConfig.seed,
         checkpoint_every=0,
         output=folder,
     )
     objectives = ("sign", "group_mean", "group_mean_std")
-    summary = compare(Compare(config, objectives, tuple(range(arguments.seeds)), resume=arguments.resume))
+    seeds = tuple(range(preset.seed, preset.seed + arguments.seeds))
+    summary = compare(Compare(config, objectives, seeds, resume=arguments.resume))
+    if not is_first_host():
+        return summary
     summary["curves"] = {
-        objective: _curves([read_result(folder / f"{objective}-seed{seed}") for seed in range(arguments.seeds)])
+        objective: _curves([read_result(folder / f"{objective}-seed{seed}") for seed in seeds])
         for objective in objectives
     }
     write_summary(summary, folder / "results.json")

@@ -132,6 +132,8 @@ class TrainConfig:
     """Where checkpoints are kept, gs://BUCKET/FOLDER for example, which needs gcsfs; default: in the run's folder."""
     max_skipped_in_a_row: int = 10
     """An update whose loss or gradient is not finite is left out; so many steps with one in a row end the run."""
+    wandb: str | None = None
+    """Project of Weights & Biases that metrics go to as well; needs pip install wandb."""
     output: Path | None = None
     """Folder of the run; default: runs/TASK-OBJECTIVE-seedN."""
 

@@ -9,6 +9,7 @@ evaluations/        one JSON file an evaluation: the verdict on every held-out q
 checkpoints/        Orbax
 skipped/            the batches of updates that were left out, and the parameters they met (see `skipped`)
 tensorboard/        the metrics again, for TensorBoard
+wandb/              the metrics again, where --wandb names a project
 
 With several hosts the folder must be one that all of them see; all else is written by the first.
 """
@@ -30,10 +31,20 @@ from rlvr_jax.evaluation.folder import write_completions
 from rlvr_jax.sharding import agreed, is_first_host
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.tensorboard import ScalarWriter
+from rlvr_jax.training.weights_and_biases import WeightsAndBiases
 
 # A resumed run may differ in how far it goes, where it is kept and on which devices; in nothing else that shapes the
 # result. On another mesh sums are rounded in another order.
-_MAY_DIFFER = {"steps", "output", "keep_checkpoints", "checkpoint_every", "mesh", "decode_mesh", "max_skipped_in_a_row"}
+_MAY_DIFFER = {
+    "steps",
+    "output",
+    "keep_checkpoints",
+    "checkpoint_every",
+    "mesh",
+    "decode_mesh",
+    "max_skipped_in_a_row",
+    "wandb",
+}
 
 
 def write_json(file: Path, value: Any) -> None:
@@ -59,7 +70,8 @@ class RunFolder:
         Raises UserError when the folder holds another run, or one that `resume` does not allow to continue.
         """
         self.path = config.folder
-        self._writer: ScalarWriter | None = None
+        self._project = config.wandb
+        self._writers: list[ScalarWriter | WeightsAndBiases] = []
         described = _described(config)
         # Nobody writes before all have looked, and nobody goes on where one cannot write.
         with agreed():
@@ -118,7 +130,13 @@ class RunFolder:
         if step == 0:
             shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         with self._writing("tensorboard"):
-            self._writer = ScalarWriter(self.path / "tensorboard", step + 1)
+            self._writers.append(ScalarWriter(self.path / "tensorboard", step + 1))
+        if self._project is not None:
+            described = json.loads((self.path / "run.json").read_text())
+            resumed, folder = step > 0, self.path / "wandb"
+            with self._writing("wandb"):
+                name = self.path.name
+                self._writers.append(WeightsAndBiases(self._project, folder, name, described, resumed=resumed))
 
     def write_step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         if not is_first_host():
@@ -129,12 +147,13 @@ class RunFolder:
         self.write_scalars(step, {**metrics, **timings})
 
     def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """To TensorBoard alone."""
+        """To TensorBoard, and to Weights & Biases where that is asked for."""
         if not is_first_host():
             return
-        assert self._writer is not None, "rewind opens the folder"
+        assert self._writers, "rewind opens the folder"
         with self._writing("tensorboard"):
-            self._writer.write(step, values)
+            for writer in self._writers:
+                writer.write(step, values)
 
     def write_completions(self, step: int, graded: GradedRollouts) -> None:
         """One row a completion, as evaluations keep them, of those that this host verified."""
@@ -160,9 +179,9 @@ class RunFolder:
         return {int(file.stem.removeprefix("step_")): Evaluation.load(file) for file in files}
 
     def close(self) -> None:
-        if self._writer is not None:
-            with self._writing("tensorboard"):
-                self._writer.close()
+        with self._writing("tensorboard"):
+            for writer in self._writers:
+                writer.close()
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:

@@ -10,7 +10,7 @@ from conftest import TINY
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import aot
-from experiments.compiling import chips
+from experiments.compiling import chips, programs
 from experiments.compiling.arrays import Lengths
 from experiments.compiling.costs import Cost, Traffic
 from experiments.compiling.programs import Program, least_collective_bytes
@@ -180,3 +180,19 @@ def test_without_libtpu_the_command_says_how_to_get_it(call, tiny_model, monkeyp
     code, _, err = call(aot, *flags(tiny_model.folder))
     assert code == 2
     assert err == "error: libtpu, the TPU compiler, is not installed: accepted is pip install libtpu\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "bytes_needed"),
+    [
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm.", 16.5 * 2**30),
+        (
+            "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (19.52G) exceeds available HBM (15.75G)",
+            19.52 * 2**30,
+        ),
+        ("RESOURCE_EXHAUSTED: no room for something else", None),
+        ("INTERNAL: Used 16.50G of 15.75G hbm", None),
+    ],
+)
+def test_what_a_program_needs_that_the_compiler_refuses(error, bytes_needed):
+    assert programs._needed(error) == bytes_needed

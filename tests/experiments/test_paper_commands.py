@@ -1,13 +1,16 @@
 """The paper's commands: exit status, kept figures, the same numbers twice."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
+from experiments import compare as compare_command
 from experiments import train
 from experiments.lab.arms import arm
 from experiments.paper import degeneracy, math500_transfer, pass_at_k, phase_diagram, sign_vs_group_mean
+from experiments.presets import PRESETS
 
 SMALL = ("--seeds", 2, "--steps", 2, "--success-rate", 0.02, "--prompts", 2)
 
@@ -43,6 +46,31 @@ def test_usage_errors_of_the_main_command(call):
     assert call(sign_vs_group_mean, "--seeds", 0)[0] == 2
     code, _, err = call(sign_vs_group_mean, "--preset", "smollm2_arithmetic", "--optimizer", "sgd")
     assert (code, "optimizer is 'sgd': only the lab takes it" in err) == (2, True)
+    code, _, err = call(sign_vs_group_mean, "--preset", "nothing")
+    assert (code, "preset is 'nothing', accepted are lab, smollm2_arithmetic" in err) == (2, True)
+    code, _, err = call(sign_vs_group_mean, "--max-new-tokens", 8)
+    assert (code, "max_new_tokens is 8: the lab's" in err) == (2, True)
+
+
+def test_the_papers_own_comparison_is_its_preset_under_three_objectives(call, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(sign_vs_group_mean, "compare", lambda arguments: asked.append(arguments) or {})
+    monkeypatch.setattr(sign_vs_group_mean, "is_first_host", lambda: False)
+    flags = ("--preset", "qwen3.5_9b_gsm8k", "--seeds", 7, "--max-new-tokens", 512, "--output", tmp_path)
+    assert call(sign_vs_group_mean, *flags)[0] == 0
+    (arguments,) = asked
+    assert arguments.objectives == ("sign", "group_mean", "group_mean_std")
+    assert arguments.seeds == (42, 43, 44, 45, 46, 47, 48)
+    preset = PRESETS["qwen3.5_9b_gsm8k"]
+    assert arguments.config == dataclasses.replace(
+        preset, max_new_tokens=512, seed=0, checkpoint_every=0, output=tmp_path
+    )
+
+
+def test_a_presets_seed_is_the_first_to_compare_and_not_one_for_all():
+    arguments = compare_command._preset(PRESETS["qwen3.5_9b_gsm8k"])
+    assert arguments.seeds == (42,)
+    assert arguments.config.seed == 0
 
 
 @pytest.mark.slow
