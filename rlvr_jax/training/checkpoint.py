@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from rlvr_jax.errors import RunStopped, UserError
+from rlvr_jax.sharding import agreed
 from rlvr_jax.training import manifest
 from rlvr_jax.training.disk import require_room, require_writable
 from rlvr_jax.training.manifest import Damaged
@@ -68,7 +69,8 @@ class Checkpoints:
         """
         self.folder = checkpoint_folder(run_folder, folder)
         if not read_only:
-            require_writable(self.folder)
+            with agreed():
+                require_writable(self.folder)
             self._remove_unfinished()
         self._keep = keep
         self._of = json.loads(json.dumps(dict(of or {})))

@@ -12,7 +12,8 @@ from rlvr_jax.errors import UserError
 
 def require_writable(folder: epath.Path) -> None:
     """Makes the folder and writes a byte to it. Raises UserError with the reason why that cannot be done."""
-    probe = folder / ".probe"
+    # Each host has its own: what one has written another would remove.
+    probe = folder / f".probe_{jax.process_index()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"0")

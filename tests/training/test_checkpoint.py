@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import TINY
+from etils import epath
 
 from rlvr_jax.errors import RunStopped, UserError
 from rlvr_jax.models import init_params, param_shardings
@@ -256,3 +257,12 @@ def test_manifest_names_every_file_and_what_it_is_of(two):
         str(file.relative_to(folder)) for file in files_of(folder) if file.name != "manifest.json"
     }
     assert content["held_out_accuracy"] is None
+
+
+def test_a_host_that_looks_whether_it_can_write_leaves_the_others_probes(tmp_path, monkeypatch):
+    for host in range(2):
+        (tmp_path / f".probe_{host}").write_bytes(b"0")
+    for host in range(2):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        disk.require_writable(epath.Path(tmp_path))
+        assert sorted(path.name for path in tmp_path.iterdir()) == [f".probe_{other}" for other in range(host + 1, 2)]
