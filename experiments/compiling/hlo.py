@@ -62,13 +62,15 @@ def parse(text: str) -> tuple[Computations, str]:
             if header and " = " not in line and not line.startswith("HloModule"):
                 current = computations.setdefault(header[2], [])
                 entry = header[2] if header[1] else entry
-        elif line == "}":
+        elif _END.fullmatch(line):
             current = None
         elif (instruction := _instruction(line)) is not None:
             current.append(instruction)
     return computations, entry
 
 
+# Behind it may stand which part of a chip runs the computation.
+_END = re.compile(r'\}(, execution_thread="\w+")?')
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*)")
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from experiments.compiling.costs import Reader, Traffic
-from experiments.compiling.hlo import Shape
+from experiments.compiling.hlo import Shape, parse
 from rlvr_jax.sharding import MeshShape, make_mesh, named_sharding
 
 LOOP = textwrap.dedent(
@@ -172,3 +172,28 @@ def test_a_compiled_sharded_scan():
     cost = Reader(layers.lower(x, weights).compile().as_text()).cost()
     assert cost.flops == 6 * 2 * 8 * 64 * 64
     assert cost.collectives == {"all-gather": Traffic(6, 6 * 3 * 16 * 64 * 4)}
+
+
+def test_computations_end_where_they_end():
+    """Not at a brace within an attribute that spans lines; and also where it is said which part of a chip runs them."""
+    text = """HloModule m
+
+%apart (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  ROOT %n = f32[8]{0} negate(%a)
+}, execution_thread="sparsecore"
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %k = f32[8]{0} custom-call(%x), custom_call_target="k", frontend_attributes={kernel_metadata={
+"of": "it"
+}}, metadata={op_name="k"}
+  ROOT %r = f32[8]{0} call(%k), to_apply=%apart
+}
+"""
+    computations, entry = parse(text)
+    assert entry == "main"
+    assert {name: [each.name for each in found] for name, found in computations.items()} == {
+        "apart": ["a", "n"],
+        "main": ["x", "k", "r"],
+    }
