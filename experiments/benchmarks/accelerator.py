@@ -139,7 +139,7 @@ def updating(arguments: AcceleratorBenchmark, config: Any, params: Any, lora: An
     from rlvr_jax.records import Batch, Rollouts
     from rlvr_jax.sharding import MeshShape, make_mesh
     from rlvr_jax.training import UpdateSettings, init_state, make_optimizer, update
-    from rlvr_jax.training.state import OptimizerSettings
+    from rlvr_jax.training.optimizer import OptimizerSettings
 
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     shape = (arguments.update_groups, 8, arguments.update_tokens)

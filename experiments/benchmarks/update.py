@@ -33,7 +33,7 @@ from rlvr_jax.objectives import OBJECTIVES
 from rlvr_jax.records import Batch, Prompts, Rollouts
 from rlvr_jax.sharding import MeshShape, make_mesh
 from rlvr_jax.training import UpdateSettings, init_state, loss_and_gradients, make_batch, make_optimizer, update
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 
 PEERS = {"torch": Peer(torch_update, ("torch",))}
 OBJECTIVE = OBJECTIVES["sign"]

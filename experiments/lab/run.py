@@ -23,7 +23,7 @@ from rlvr_jax.objectives import Objective, rollout_signals
 from rlvr_jax.records import Batch, Prompts, record
 from rlvr_jax.sampling import Request, SamplingSettings, sample
 from rlvr_jax.starvation import degeneracy
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 from rlvr_jax.training.update import UpdateSettings, loss_and_gradients
 
 Optimizer = Literal["adam", "sgd"]

@@ -3,11 +3,12 @@
 from rlvr_jax.training.batch import make_batch
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.optimizer import make_optimizer
 from rlvr_jax.training.replay import replay
 from rlvr_jax.training.restore import read_config, restore_policy, restore_trained, run_config
 from rlvr_jax.training.run import RunResult, read_result, train
 from rlvr_jax.training.setup import Setup, prepare
-from rlvr_jax.training.state import TrainState, init_state, make_optimizer, policy_params
+from rlvr_jax.training.state import TrainState, init_state, policy_params
 from rlvr_jax.training.update import UpdateSettings, loss_and_gradients, update
 
 __all__ = [

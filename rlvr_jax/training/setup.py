@@ -14,13 +14,12 @@ from rlvr_jax.sharding import AnyMesh, MeshShape, batch_shards, make_mesh
 from rlvr_jax.tasks import PromptEncoder, Task, make_task
 from rlvr_jax.training.checkpoint import Checkpoints
 from rlvr_jax.training.config import TrainConfig
+from rlvr_jax.training.optimizer import OptimizerSettings, make_optimizer
 from rlvr_jax.training.state import (
-    OptimizerSettings,
     TrainState,
     abstract_rollouts,
     abstract_state,
     init_state,
-    make_optimizer,
 )
 from rlvr_jax.training.update import UpdateSettings
 

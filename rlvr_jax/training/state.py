@@ -1,6 +1,5 @@
 """`TrainState`: the whole truth of a run. Saving it and nothing else makes resume bit-exact."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -34,47 +33,6 @@ class TrainState:
     ahead: PyTree = None
     """Rollouts of the next step, where an older policy sampled them (`staleness`); only in a checkpoint that was not
     planned, of a run that was told to stop."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerSettings:
-    """AdamW with linear warm-up to a constant rate, gradients clipped by their global norm."""
-
-    learning_rate: float
-    warmup_steps: int
-    weight_decay: float
-    beta1: float
-    beta2: float
-    max_gradient_norm: float
-
-
-def clip_by_global_norm(maximum: float) -> optax.GradientTransformation:
-    """As `optax.clip_by_global_norm`, as a product with one scalar.
-
-    XLA fuses a product into the moments' updates, where optax's division makes it write out the clipped gradient:
-    a copy of all weights.
-    """
-
-    def clip(gradients: PyTree, _: PyTree) -> PyTree:
-        scale = jnp.minimum(1.0, maximum / jnp.maximum(optax.tree.norm(gradients), 1e-30))
-        return jax.tree.map(lambda gradient: gradient * scale, gradients)
-
-    return optax.stateless(clip)
-
-
-def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
-    """The optax chain. Update i (from 0) of the warm-up has rate `learning_rate * (i + 1) / warmup_steps`."""
-    warmup = max(settings.warmup_steps, 1)
-    schedule = optax.schedules.linear_schedule(settings.learning_rate / warmup, settings.learning_rate, warmup - 1)
-
-    def decayed(params: PyTree) -> PyTree:
-        undecayed = ("scale", "bias")
-        return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.endswith(undecayed), params)
-
-    return optax.chain(
-        clip_by_global_norm(settings.max_gradient_norm),
-        optax.adamw(schedule, settings.beta1, settings.beta2, weight_decay=settings.weight_decay, mask=decayed),
-    )
 
 
 def policy_params(trained: PyTree, base: PyTree, lora: LoraSettings | None, dtype: str | None = None) -> PyTree:

@@ -16,7 +16,8 @@ from rlvr_jax.objectives import Loss, kl
 from rlvr_jax.objectives.losses import aggregate, importance_weights, weighted_mean
 from rlvr_jax.records import AnyArray, Batch
 from rlvr_jax.sharding import batch_shards
-from rlvr_jax.training.state import OptimizerSettings, TrainState, make_optimizer, policy_params, state_shardings
+from rlvr_jax.training.optimizer import OptimizerSettings, make_optimizer
+from rlvr_jax.training.state import TrainState, policy_params, state_shardings
 
 Metrics = dict[str, Array]
 
@@ -63,13 +64,13 @@ def update(
     loss, metrics, gradients = loss_and_gradients(
         state.params, batch, prefix, temperature, reference, settings=settings, rows=batch_shards(mesh), mesh=mesh
     )
-    updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-    updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
-    if objective is not None:
-        updated = dataclasses.replace(updated, objective=objective)
     gradient_norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
-    updated = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
+    updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params, finite=finite)
+    updated = dataclasses.replace(state, params=optax.apply_updates(state.params, updates), optimizer=optimizer_state)
+    if objective is not None:
+        kept = jax.tree.map(functools.partial(jnp.where, finite), objective, state.objective)
+        updated = dataclasses.replace(updated, objective=kept)
     updated = jax.lax.with_sharding_constraint(
         updated, state_shardings(settings.model, optimizer, state.params, state.objective, mesh, settings.lora)
     )

@@ -27,7 +27,7 @@ from rlvr_jax.training import (
     prepare,
     update,
 )
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,8 @@ from rlvr_jax.models import init_params, param_shardings
 from rlvr_jax.sharding import MeshShape, make_mesh
 from rlvr_jax.training import Checkpoints, TrainState, disk, init_state, make_optimizer
 from rlvr_jax.training.checkpoint import kept_steps
-from rlvr_jax.training.state import OptimizerSettings, abstract_state
+from rlvr_jax.training.optimizer import OptimizerSettings
+from rlvr_jax.training.state import abstract_state
 
 OPTIMIZER = make_optimizer(OptimizerSettings(1e-3, 2, 0.0, 0.9, 0.95, 1.0))
 

@@ -13,7 +13,7 @@ from rlvr_jax.sampling import Request, SamplingSettings, begin, finish, sampler,
 from rlvr_jax.sampling.truncation import Truncation
 from rlvr_jax.training import UpdateSettings, init_state, make_batch, make_optimizer, update
 from rlvr_jax.training.compilations import compilations
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 
 OPTIMIZER = OptimizerSettings(1e-3, warmup_steps=2, weight_decay=0.0, beta1=0.9, beta2=0.95, max_gradient_norm=1.0)
 SAMPLING = SamplingSettings(TINY, samples=2, max_new_tokens=6, slots=5)

@@ -20,7 +20,8 @@ from conftest import TINY, relative, write_model
 
 from rlvr_jax.models import abstract_params, open_model
 from rlvr_jax.training import Checkpoints, make_optimizer
-from rlvr_jax.training.state import OptimizerSettings, abstract_state
+from rlvr_jax.training.optimizer import OptimizerSettings
+from rlvr_jax.training.state import abstract_state
 
 ROOT = Path(__file__).parents[2]
 # Every token is a character, so that equal texts are equal tokens; four heads of keys and values.

@@ -32,7 +32,7 @@ from rlvr_jax.training import (
 )
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
 from rlvr_jax.training import run as run_module
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 
 LORA = LoraSettings(rank=3, alpha=6.0)
 OPTIMIZER = OptimizerSettings(

@@ -30,8 +30,8 @@ from rlvr_jax.training import (
     update,
 )
 from rlvr_jax.training.batch import trainer_log_probabilities
+from rlvr_jax.training.optimizer import OptimizerSettings
 from rlvr_jax.training.run_folder import RunFolder
-from rlvr_jax.training.state import OptimizerSettings
 
 
 @pytest.fixture(scope="module")

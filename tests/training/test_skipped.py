@@ -25,8 +25,8 @@ from rlvr_jax.training import (
 )
 from rlvr_jax.training import run as run_module
 from rlvr_jax.training.batch import make_batch
+from rlvr_jax.training.optimizer import OptimizerSettings
 from rlvr_jax.training.skipped import SkippedUpdates
-from rlvr_jax.training.state import OptimizerSettings
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])

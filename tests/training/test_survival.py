@@ -29,8 +29,9 @@ from rlvr_jax.training import (
     train,
 )
 from rlvr_jax.training import run as run_module
+from rlvr_jax.training.optimizer import OptimizerSettings
 from rlvr_jax.training.run_folder import RunFolder
-from rlvr_jax.training.state import OptimizerSettings, abstract_state
+from rlvr_jax.training.state import abstract_state
 
 
 @pytest.fixture(scope="module")

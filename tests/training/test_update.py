@@ -1,6 +1,7 @@
 """The update: gradients by hand, on any mesh, in any number of micro-batches, compiled once."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from rlvr_jax.training import UpdateSettings, init_state, make_batch, make_optim
 from rlvr_jax.training import loss_and_gradients as eager_loss_and_gradients
 from rlvr_jax.training.batch import trainer_log_probabilities
 from rlvr_jax.training.compilations import compilations
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 
 OPTIMIZER = OptimizerSettings(
     learning_rate=1e-3, warmup_steps=2, weight_decay=0.0, beta1=0.9, beta2=0.95, max_gradient_norm=1.0
@@ -196,17 +197,27 @@ def test_kl_pulls_back_to_the_reference(params, batch):
 def test_optimizer_is_optax_adamw_with_clipping(params):
     gradients = jax.tree.map(lambda x: 3.0 * jnp.ones_like(x), params)
     ours, theirs = (
-        make_optimizer(OPTIMIZER),
+        make_optimizer(dataclasses.replace(OPTIMIZER, weight_decay=0.3)),
         optax.chain(
             optax.clip_by_global_norm(1.0),
-            optax.adamw(lambda i: jnp.minimum(1e-3, 5e-4 * (i + 1)), 0.9, 0.95, weight_decay=0.0),
+            optax.adamw(lambda i: jnp.minimum(1e-3, 5e-4 * (i + 1)), 0.9, 0.95, weight_decay=0.3, mask=is_matrix),
         ),
     )
     state, reference = ours.init(params), theirs.init(params)
-    for _ in range(3):
+    for factor in (1.0, -2.0, 0.5):
+        gradients = jax.tree.map(lambda x, factor=factor: factor * x, gradients)
         updates, state = ours.update(gradients, state, params)
         expected, reference = theirs.update(gradients, reference, params)
         assert relative(updates, expected) < 1e-5
+        # One that is not finite is as if it had not been.
+        broken = jax.tree.map(lambda x: x * jnp.nan, gradients)
+        none, same = ours.update(broken, state, params, finite=jnp.array(False))
+        assert all(not leaf.any() for leaf in jax.tree.leaves(none))
+        jax.tree.map(np.testing.assert_array_equal, same, state)
+
+
+def is_matrix(params):
+    return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.endswith(("scale", "bias")), params)
 
 
 def test_weight_decay_leaves_norms_alone(params):
@@ -221,6 +232,10 @@ def test_nothing_recompiles_and_the_state_is_donated(params, batch, one_device):
     old = state.params["embedding"]
     state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)
     assert old.is_deleted()
+    # Written over, and not copied first.
+    program = update.lower(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device).compile()
+    copies = re.findall(r"copy\(%state_(\w+)", program.as_text())
+    assert not [name for name in copies if "embedding" in name or "layers" in name]
     compiled = compilations()
     for _ in range(2):
         state, _ = update(state, batch, PREFIX, ONE, None, settings=SETTINGS, mesh=one_device)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks.work import Work
-from rlvr_jax.training.state import OptimizerSettings
+from rlvr_jax.training.optimizer import OptimizerSettings
 
 
 def update(
