@@ -267,3 +267,17 @@ def test_a_host_that_looks_whether_it_can_write_leaves_the_others_probes(tmp_pat
         monkeypatch.setattr(jax, "process_index", lambda host=host: host)
         disk.require_writable(epath.Path(tmp_path))
         assert sorted(path.name for path in tmp_path.iterdir()) == [f".probe_{other}" for other in range(host + 1, 2)]
+
+
+def test_a_bucket_without_rights_is_said_before_the_first_step(tmp_path, monkeypatch):
+    """Clients of object stores raise errors of their own kind, not OSError."""
+
+    class Forbidden(Exception):
+        pass
+
+    def refuse(path, data):
+        raise Forbidden("403 POST: caller does not have storage.objects.create access")
+
+    monkeypatch.setattr(type(epath.Path(tmp_path)), "write_bytes", refuse)
+    with pytest.raises(UserError, match=r"checkpoint_folder is '.*': 403 POST: caller does not have"):
+        disk.require_writable(epath.Path(tmp_path))
