@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from experiments.lab.policy import MODEL, Base, WarmStart, stacked, warm_start
 from experiments.lab.run import Optimizer, Program, Runs, Trace, simulate
@@ -145,7 +147,10 @@ def run_arms(lab: Lab, arms: Sequence[Arm], seeds: Sequence[int], bases: Sequenc
         key = (each.objective.loss, dataclasses.replace(each.program(lab), objectives=()))
         programs.setdefault(key, []).append(i)
     params, traces = stacked(list(bases)), {}
-    for (_, shape), members in programs.items():
+    console = Console(stderr=True)
+    for (_, shape), members in track(
+        programs.items(), f"{len(arms) * len(seeds)} runs", console=console, disable=not console.is_terminal
+    ):
         objectives = tuple(dict.fromkeys(arms[i].objective for i in members))
         rows = [(seed, arms[i]) for i, seed in itertools.product(members, seeds)]
         runs = Runs(
