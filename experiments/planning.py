@@ -93,11 +93,9 @@ def _cache_bytes(config: TrainConfig, model: ModelConfig, kept: Kept, lengths: L
     )
     request = request_arrays(config, decode_mesh, lengths)
     begun, slots = jax.eval_shape(lambda p, r: begin(p, r, settings=settings), kept.sampled, request)
-    # Heads lie where the weights that make them do; the prefix alone has no batch axis.
-    return sum(
-        x.size * x.dtype.itemsize / decode_mesh.shape["tensor"] / (shards if x.shape and x.shape[0] == shards else 1)
-        for x in jax.tree.leaves((begun.cache, slots.past))
-    )
+    # By shares of the batch, and heads lie where the weights that make them do.
+    whole = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((begun.cache, slots.past)))
+    return whole / shards / decode_mesh.shape["tensor"]
 
 
 def _files(config: TrainConfig, kept: Kept) -> dict[str, Any]:
