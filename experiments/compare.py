@@ -48,12 +48,12 @@ def main() -> None:
     presets = {name: _preset(config) for name, config in PRESETS.items()}
     arguments = parse_with_presets(presets, __doc__, default="smollm2_arithmetic")
     summary = compare(arguments)
-    if arguments.json:
+    if arguments.json and summary is not None:
         print_json(summary)
 
 
-def compare(arguments: Compare) -> dict[str, Any]:
-    """All runs, the table, the figure and the summary, which is also returned."""
+def compare(arguments: Compare) -> dict[str, Any] | None:
+    """All runs, the table, the figure and the summary, which is also returned; None on all hosts but the first."""
     config = arguments.config
     default = TrainConfig()
     for name, several in (("objective", "objectives"), ("seed", "seeds")):
@@ -89,7 +89,7 @@ def compare(arguments: Compare) -> dict[str, Any]:
             results[objective, seed] = train(run_config, setup, resume=arguments.resume, name=name, before=before)
 
     if not is_first_host():
-        return
+        return None
     arms = {objective: [results[objective, seed] for seed in arguments.seeds] for objective in arguments.objectives}
     summary = summarize(arms)
     comparison_figure(arms, folder / "comparison.png")

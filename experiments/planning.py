@@ -19,7 +19,7 @@ from rlvr_jax.training import TrainConfig
 from rlvr_jax.training.setup import check_shares
 
 
-def planned_devices(config: TrainConfig, topology: str | None) -> int:
+def _devices(config: TrainConfig, topology: str | None) -> int:
     """Of the topology; else as many as the mesh names; else those that are here."""
     if topology is not None:
         return chips_in(topology)
@@ -32,19 +32,20 @@ def plan(config: TrainConfig, model: ModelConfig, lengths: Lengths, topology: st
 
     Raises UserError for a mesh that does not fit the devices, the model or the batch.
     """
-    devices = planned_devices(config, topology)
+    devices = _devices(config, topology)
     mesh = planned_mesh(config.mesh, devices)
     decode_mesh = mesh if config.decode_mesh is None else planned_mesh(MeshShape(*config.decode_mesh), devices)
     check_shares(config, mesh, decode_mesh)
     model = dataclasses.replace(model, compute_dtype=config.compute_dtype)
     kept = kept_arrays(config, model, mesh, decode_mesh)
+    work = _work(config, lengths.completion)
     figures = {
         "lengths": as_dict(lengths),
-        "work": _work(config, lengths.completion),
+        "work": work,
         "mesh": dict(mesh.shape),
         "decode_mesh": dict(decode_mesh.shape),
         "memory": _memory(config, model, kept, lengths, decode_mesh),
-        "files": _files(config, kept),
+        "files": _files(config, kept, work),
     }
     if topology is not None:
         figures |= {"topology": topology, "hbm_bytes": chip_of(topology).hbm_bytes}
@@ -98,15 +99,15 @@ def _cache_bytes(config: TrainConfig, model: ModelConfig, kept: Kept, lengths: L
     return whole / shards / decode_mesh.shape["tensor"]
 
 
-def _files(config: TrainConfig, kept: Kept) -> dict[str, Any]:
+def _files(config: TrainConfig, kept: Kept, work: dict[str, int]) -> dict[str, Any]:
     """In the run's folder, see `rlvr_jax.training.run_folder`."""
-    work = _work(config, 1)
     saved = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept.state))
     stay = min(work["checkpoints"], config.keep_checkpoints + 1)
     return {
         "run.json": 1,
         "metrics.jsonl": 1,
         "timings.jsonl": 1,
+        "tensorboard/": 1,
         "completions/": config.steps,
         "evaluations/": work["evaluations"],
         "checkpoints/": stay,

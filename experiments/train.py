@@ -53,7 +53,8 @@ def dry_run(arguments: Train) -> None:
     """Prints the plan."""
     config = arguments.config
     if arguments.topology is None and not is_hub_id(config.model):
-        setup = prepare(config)
+        with agreed():
+            setup = prepare(config)
         encoder, task, model = setup.roller.encoder, setup.roller.task, setup.model.config
         prefix, prompt = encoder.prefix.size, encoder.length
     else:
@@ -77,9 +78,7 @@ def main() -> None:
     if arguments.dry_run:
         return dry_run(arguments)
     if arguments.topology is not None:
-        raise UserError(
-            f"topology is {arguments.topology!r}: accepted with --dry-run alone; a run takes the devices here"
-        )
+        raise UserError(f"topology is {arguments.topology!r}: accepted with --dry-run; a run takes the devices here")
     with agreed():
         setup = prepare(config)
     result = train(config, setup, resume=arguments.resume, name=config.objective)

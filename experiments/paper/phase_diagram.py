@@ -237,10 +237,8 @@ def _map(panel: Any, rows: Sequence[dict[str, Any]], name: str, limit: float) ->
         place = ys.index(row[name]), xs.index(row["success_rate"])
         values[place] = row["difference"]["mean"]
         decided = row["difference"]["low"] > 0 or row["difference"]["high"] < 0
-        text, color = (
-            f"{values[place]:+.2f}{'*' if decided else ''}",
-            "white" if abs(values[place]) > limit / 2 else "black",
-        )
+        text = f"{values[place]:+.2f}{'*' if decided else ''}"
+        color = "white" if abs(values[place]) > limit / 2 else "black"
         panel.text(*place[::-1], text, ha="center", va="center", fontsize=7, color=color)
     panel.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
     panel.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])

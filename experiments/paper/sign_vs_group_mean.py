@@ -28,7 +28,6 @@ from experiments.lab.run import Optimizer
 from experiments.presets import PRESETS
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import write_summary
-from rlvr_jax.sharding import is_first_host
 from rlvr_jax.training import RunResult, TrainConfig, read_result
 
 
@@ -74,7 +73,7 @@ def main() -> None:
     given = {name: getattr(arguments, name) for name in ("samples", "steps", "learning_rate", "prompts")}
     given = {name: value for name, value in given.items() if value is not None}
     summary = (of_lab if arguments.preset == "lab" else of_language_model)(arguments, folder, given)
-    if arguments.json:
+    if arguments.json and summary is not None:
         print_json(summary)
 
 
@@ -102,7 +101,8 @@ def of_lab(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> d
     return summary
 
 
-def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> dict[str, Any] | None:
+    """None on all hosts but the first."""
     for name in ("success_rate", "heterogeneity", "optimizer"):
         if getattr(arguments, name) != getattr(SignVsGroupMean, name):
             raise UserError(f"{name} is {getattr(arguments, name)!r}: only the lab takes it, --preset lab")
@@ -120,8 +120,8 @@ def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str,
     objectives = ("sign", "group_mean", "group_mean_std")
     seeds = tuple(range(preset.seed, preset.seed + arguments.seeds))
     summary = compare(Compare(config, objectives, seeds, resume=arguments.resume))
-    if not is_first_host():
-        return summary
+    if summary is None:
+        return None
     summary["curves"] = {
         objective: _curves([read_result(folder / f"{objective}-seed{seed}") for seed in seeds])
         for objective in objectives

@@ -31,7 +31,7 @@ from rlvr_jax.evaluation.folder import write_completions
 from rlvr_jax.sharding import agreed, is_first_host
 from rlvr_jax.training.config import TrainConfig
 from rlvr_jax.training.tensorboard import ScalarWriter
-from rlvr_jax.training.weights_and_biases import WeightsAndBiases
+from rlvr_jax.training.weights_and_biases import WeightsAndBiases, require_library
 
 # A resumed run may differ in how far it goes, where it is kept and on which devices; in nothing else that shapes the
 # result. On another mesh sums are rounded in another order.
@@ -71,10 +71,12 @@ class RunFolder:
         """
         self.path = config.folder
         self._project = config.wandb
-        self._writers: list[ScalarWriter | WeightsAndBiases] = []
+        self._writers: dict[str, ScalarWriter | WeightsAndBiases] = {}
         described = _described(config)
         # Nobody writes before all have looked, and nobody goes on where one cannot write.
         with agreed():
+            if config.wandb is not None:
+                require_library(config.wandb)
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"output is {str(self.path)!r}: a file is there, accepted is a new folder")
             if self.path.is_dir() and any(self.path.iterdir()):
@@ -113,9 +115,13 @@ class RunFolder:
                 )
 
     def rewind(self, step: int) -> None:
-        """Forgets what lies after `step`: the run goes on from the checkpoint of that step."""
-        if not is_first_host():
-            return
+        """Forgets what lies after `step`: the run goes on from the checkpoint of that step; opens its logs."""
+        # A refusal by Weights & Biases is the first host's alone, and ends all.
+        with agreed():
+            if is_first_host():
+                self._rewind(step)
+
+    def _rewind(self, step: int) -> None:
         for name in ("metrics.jsonl", "timings.jsonl"):
             file = self.path / name
             if file.is_file():
@@ -130,13 +136,13 @@ class RunFolder:
         if step == 0:
             shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         with self._writing("tensorboard"):
-            self._writers.append(ScalarWriter(self.path / "tensorboard", step + 1))
+            self._writers["tensorboard"] = ScalarWriter(self.path / "tensorboard", step + 1)
         if self._project is not None:
             described = json.loads((self.path / "run.json").read_text())
-            resumed, folder = step > 0, self.path / "wandb"
             with self._writing("wandb"):
-                name = self.path.name
-                self._writers.append(WeightsAndBiases(self._project, folder, name, described, resumed=resumed))
+                self._writers["wandb"] = WeightsAndBiases(
+                    self._project, self.path / "wandb", self.path.name, described, resumed=step > 0
+                )
 
     def write_step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         if not is_first_host():
@@ -151,8 +157,8 @@ class RunFolder:
         if not is_first_host():
             return
         assert self._writers, "rewind opens the folder"
-        with self._writing("tensorboard"):
-            for writer in self._writers:
+        for name, writer in self._writers.items():
+            with self._writing(name):
                 writer.write(step, values)
 
     def write_completions(self, step: int, graded: GradedRollouts) -> None:
@@ -179,8 +185,8 @@ class RunFolder:
         return {int(file.stem.removeprefix("step_")): Evaluation.load(file) for file in files}
 
     def close(self) -> None:
-        with self._writing("tensorboard"):
-            for writer in self._writers:
+        for name, writer in self._writers.items():
+            with self._writing(name):
                 writer.close()
 
     @contextlib.contextmanager

@@ -8,17 +8,23 @@ from typing import Any
 from rlvr_jax.errors import UserError
 
 
+def require_library(project: str) -> None:
+    """Raises UserError where wandb is not installed: to be known before a run has a folder."""
+    try:
+        import wandb  # noqa: F401
+    except ImportError:
+        raise UserError(f"wandb is {project!r}, which needs a library: accepted is pip install wandb") from None
+
+
 class WeightsAndBiases:
     """One run of a project, the same again when it is resumed. Its files and its id lie in `folder`.
 
-    Raises UserError where wandb is not installed, or nobody is logged in.
+    Raises UserError where nobody is logged in.
     """
 
     def __init__(self, project: str, folder: Path, name: str, config: Mapping[str, Any], *, resumed: bool):
-        try:
-            import wandb
-        except ImportError:
-            raise UserError(f"wandb is {project!r}, which needs a library: accepted is pip install wandb") from None
+        import wandb
+
         known = folder / "id"
         if not (resumed and known.is_file()):
             folder.mkdir(parents=True, exist_ok=True)

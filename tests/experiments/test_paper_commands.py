@@ -54,8 +54,7 @@ def test_usage_errors_of_the_main_command(call):
 
 def test_the_papers_own_comparison_is_its_preset_under_three_objectives(call, monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(sign_vs_group_mean, "compare", lambda arguments: asked.append(arguments) or {})
-    monkeypatch.setattr(sign_vs_group_mean, "is_first_host", lambda: False)
+    monkeypatch.setattr(sign_vs_group_mean, "compare", asked.append)
     flags = ("--preset", "qwen3.5_9b_gsm8k", "--seeds", 7, "--max-new-tokens", 512, "--output", tmp_path)
     assert call(sign_vs_group_mean, *flags)[0] == 0
     (arguments,) = asked

@@ -6,6 +6,8 @@ import types
 import pytest
 
 from rlvr_jax.errors import UserError
+from rlvr_jax.training import TrainConfig
+from rlvr_jax.training.run_folder import RunFolder
 from rlvr_jax.training.weights_and_biases import WeightsAndBiases
 
 
@@ -76,6 +78,10 @@ def test_what_it_lacks_is_said(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", Library(refuses=True))
     with pytest.raises(UserError, match=r"wandb is 'project', which refuses \(no API key\): accepted are wandb login"):
         begin(tmp_path)
+
+
+def test_a_run_without_the_library_leaves_no_folder(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="accepted is pip install wandb"):
-        begin(tmp_path)
+    with pytest.raises(UserError, match="wandb is 'project', which needs a library: accepted is pip install wandb"):
+        RunFolder(TrainConfig(wandb="project", output=tmp_path / "run"), resume=False)
+    assert not (tmp_path / "run").exists()
