@@ -21,6 +21,7 @@ from experiments.lab.arms import Lab, arm, run_arms
 from experiments.lab.devices import use_all_cores
 from experiments.lab.report import PALETTE, save_figure
 from experiments.lab.theory import beta_binomial_prediction
+from experiments.paper.results import RESULTS, open_results
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import write_summary
 from rlvr_jax.starvation import bernoulli_prediction, mean_interval
@@ -48,9 +49,9 @@ class DegeneracyThroughTraining:
 
 def main() -> int:
     arguments = parse(DegeneracyThroughTraining, __doc__)
+    open_results(arguments.output, arguments)
     summary = of_folders(arguments) if arguments.runs else of_lab(arguments)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_summary(summary, arguments.output / "results.json")
+    write_summary(summary, arguments.output / RESULTS)
     draw(summary, arguments.output / "degeneracy")
     Console().print(table(summary))
     print(f"kept in {arguments.output}: results.json, degeneracy.png, degeneracy.svg")

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from experiments.command import parse, print_json, run
+from experiments.paper.results import RESULTS, open_results
 from rlvr_jax.errors import UserError
 from rlvr_jax.evaluation import Evaluation, evaluate, held_out_rows
 from rlvr_jax.models import load_params
@@ -57,6 +58,7 @@ def main() -> None:
     if len(models) != 1:
         raise UserError(f"runs are of the models {sorted(models)}: accepted are runs of one model")
     first = next(iter(configs.values()))
+    open_results(arguments.output, arguments)
     setup = prepare(
         TrainConfig(
             model=first.model,
@@ -90,8 +92,7 @@ def main() -> None:
                 setup.roller, params, **asked, progress=lambda done, bar=bar: progress.update(bar, completed=done)
             )
     summary = summarize(found) | {"model": first.model, **asked}
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_summary(summary, arguments.output / "results.json")
+    write_summary(summary, arguments.output / RESULTS)
     if arguments.json:
         print_json(summary)
         return

@@ -20,6 +20,7 @@ from experiments.command import parse, print_json, run
 from experiments.lab.arms import Lab, arm, run_arms
 from experiments.lab.devices import use_all_cores
 from experiments.lab.report import draw_band, save_figure
+from experiments.paper.results import RESULTS, open_results
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import write_summary
 from rlvr_jax.starvation import mean_interval
@@ -51,6 +52,7 @@ def main() -> None:
         steps=arguments.steps,
         evaluate_every=arguments.steps,
     )
+    open_results(arguments.output, arguments)
     use_all_cores()
     arms = [arm(lab, name) for name in arguments.objectives]
     traces = run_arms(lab, arms, range(arguments.seeds), [lab.base])
@@ -61,8 +63,7 @@ def main() -> None:
         "base": curve(base).tolist(),
         "objectives": {name: figures(base, values[:, -1]) for name, values in rates.items()},
     }
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_summary(summary, arguments.output / "results.json")
+    write_summary(summary, arguments.output / RESULTS)
     draw({"base": base[None]} | {name: values[:, -1] for name, values in rates.items()}, arguments.output / "pass_at_k")
     Console().print(table(summary))
     print(f"kept in {arguments.output}: results.json, pass_at_k.png, pass_at_k.svg")

@@ -27,6 +27,7 @@ from experiments.lab.policy import Base, skill
 from experiments.lab.report import PALETTE, save_figure, success_rates
 from experiments.lab.run import Optimizer
 from experiments.lab.theory import beta_binomial_prediction, signal_to_noise
+from experiments.paper.results import RESULTS, open_results
 from rlvr_jax.errors import UserError
 from rlvr_jax.objectives import named_objective
 from rlvr_jax.reports import write_summary
@@ -83,10 +84,10 @@ def main() -> None:
             raise UserError(f"{name} is empty, accepted are one or more values")
     if arguments.seeds < 2:
         raise UserError(f"seeds is {arguments.seeds}, accepted are whole numbers from 2: cells have intervals")
+    open_results(arguments.output, arguments)
     use_all_cores()
     summary = sweep(arguments)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_summary(summary, arguments.output / "results.json")
+    write_summary(summary, arguments.output / RESULTS)
     draw(summary, arguments, arguments.output / "phase_diagram")
     Console().print(table(summary))
     print(f"kept in {arguments.output}: results.json, phase_diagram.png, phase_diagram.svg")

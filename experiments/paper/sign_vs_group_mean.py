@@ -25,6 +25,7 @@ from experiments.lab.arms import Lab, controls, run_arms
 from experiments.lab.devices import use_all_cores
 from experiments.lab.report import figure, summarize, table
 from experiments.lab.run import Optimizer
+from experiments.paper.results import RESULTS, open_results
 from experiments.presets import PRESETS
 from rlvr_jax.errors import UserError
 from rlvr_jax.reports import write_summary
@@ -89,12 +90,12 @@ def of_lab(arguments: SignVsGroupMean, folder: Path, given: dict[str, Any]) -> d
     # Ten evaluations and the one before, or as near to that as divides the steps.
     every = max([n for n in range(1, steps // 10 + 1) if steps % n == 0], default=1)
     lab = Lab(**chosen, **given, steps=steps, evaluate_every=every)
+    open_results(folder, arguments)
     use_all_cores()
     arms, seeds = controls(lab), range(arguments.seeds)
     traces = run_arms(lab, arms, seeds, [lab.base])
     summary = summarize(lab, arms, traces, seeds)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_summary(summary, folder / "results.json")
+    write_summary(summary, folder / RESULTS)
     figure(lab, arms, traces, folder / "curves")
     Console().print(table(summary))
     print(f"kept in {folder}: results.json, curves.png, curves.svg")
@@ -126,7 +127,7 @@ def of_language_model(arguments: SignVsGroupMean, folder: Path, given: dict[str,
         objective: _curves([read_result(folder / f"{objective}-seed{seed}") for seed in seeds])
         for objective in objectives
     }
-    write_summary(summary, folder / "results.json")
+    write_summary(summary, folder / RESULTS)
     return summary
 
 

@@ -10,7 +10,9 @@ from experiments import compare as compare_command
 from experiments import train
 from experiments.lab.arms import arm
 from experiments.paper import degeneracy, math500_transfer, pass_at_k, phase_diagram, sign_vs_group_mean
+from experiments.paper.results import open_results
 from experiments.presets import PRESETS
+from rlvr_jax.errors import UserError
 
 SMALL = ("--seeds", 2, "--steps", 2, "--success-rate", 0.02, "--prompts", 2)
 
@@ -27,7 +29,12 @@ def test_sign_vs_group_mean_keeps_the_same_numbers_twice(call, two_arms, tmp_pat
     for name in ("one", "two"):
         code, out, _ = call(sign_vs_group_mean, *SMALL, "--output", tmp_path / name, "--json")
         assert code == 0
-        assert {file.name for file in (tmp_path / name).iterdir()} == {"results.json", "curves.png", "curves.svg"}
+        assert {file.name for file in (tmp_path / name).iterdir()} == {
+            "settings.json",
+            "results.json",
+            "curves.png",
+            "curves.svg",
+        }
         kept.append([(tmp_path / name / file).read_bytes() for file in ("results.json", "curves.svg")])
         assert json.loads(out.splitlines()[-1]) == json.loads(kept[-1][0])
     assert kept[0] == kept[1]
@@ -40,6 +47,31 @@ def test_sign_vs_group_mean_keeps_the_same_numbers_twice(call, two_arms, tmp_pat
     assert row["difference"]["mean"] == pytest.approx(sum(first) / 2 - sum(second) / 2)
     # Two pairs have four choices of signs.
     assert row["permutation"]["least_p"] == 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    seeds: int = 2
+    json: bool = False
+
+
+def test_results_of_other_settings_are_not_written_over(tmp_path):
+    folder = tmp_path / "a" / "b"
+    open_results(folder, Settings())
+    # Without results yet, and with results of the same settings.
+    open_results(folder, Settings(seeds=3))
+    (folder / "results.json").write_text("{}")
+    open_results(folder, Settings(seeds=3, json=True))
+    with pytest.raises(UserError, match=r"b': the folder holds results of another seeds \(3\); accepted is another"):
+        open_results(folder, Settings())
+    assert json.loads((folder / "settings.json").read_text()) == {"seeds": 3}
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_the_work(call, tmp_path):
+    (tmp_path / "file").write_text("")
+    for command in (sign_vs_group_mean, phase_diagram, degeneracy, pass_at_k):
+        code, _, err = call(command, "--output", tmp_path / "file" / "x")
+        assert (code, "file/x': Not a directory; accepted is a folder" in err) == (2, True), err
 
 
 def test_usage_errors_of_the_main_command(call):
