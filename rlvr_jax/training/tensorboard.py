@@ -1,7 +1,7 @@
 """Scalars for TensorBoard, written by the thread that has them.
 
-tensorboardX's SummaryWriter writes from a thread of its own; when the disk is full that thread ends, and the program
-waits for it for ever. Its RecordWriter, which is used here, raises the error.
+TensorBoard's EventFileWriter writes from a thread of its own, where an error of the disk is not seen by the program.
+Its RecordWriter, which is used here, raises the error.
 """
 
 import socket
@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.record_writer import RecordWriter
-from tensorboardX.summary import scalar
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 _FLUSH_SECONDS = 30.0
 
@@ -22,7 +22,8 @@ class ScalarWriter:
     def __init__(self, folder: Path, first_step: int):
         """TensorBoard forgets what earlier files have of `first_step` and later."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer = RecordWriter(str(folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"))
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
+        self._writer = RecordWriter((folder / name).open("wb"))
         self._flushed = time.monotonic()
         self._write(Event(file_version="brain.Event:2"))
         if first_step > 1:
@@ -30,7 +31,7 @@ class ScalarWriter:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._write(Event(step=step, summary=scalar(name, value)))
+            self._write(Event(step=step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)])))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self._writer.flush()
             self._flushed = time.monotonic()

@@ -7,7 +7,7 @@ import pytest
 from conftest import TINY
 
 from experiments import benchmark
-from experiments.benchmarks import checkpoints, sampling, step, turns, update, work
+from experiments.benchmarks import accelerator, checkpoints, sampling, step, turns, update, work
 from experiments.benchmarks.peers import torch as torch_peer
 from rlvr_jax.training import TrainConfig
 
@@ -141,14 +141,28 @@ def test_questions_are_those_of_a_run(tiny_model):
     assert [verdict.correct for verdict in asked.verify(asked.rows[:1], [f" {asked.rows[0].answer}\n"])] == [True]
 
 
-def test_accelerator_tells_shares_of_what_the_device_can_do(call):
+def test_accelerator_tells_shares_of_what_the_device_can_do(call, monkeypatch):
+    # Of the product, the copy, all tokens and the first alone, and the update.
+    seconds = iter([2.0, 4.0, 3.5, 0.5, 8.0])
+    monkeypatch.setattr(accelerator, "best_seconds", lambda call, repeats: (call(), next(seconds))[1])
     decoding, updating = ("--prompt", 8, "--tokens", 4, "--batches", 8), ("--update-groups", 1, "--update-tokens", 8)
-    how = ("--shapes", "tiny", "--repeats", 1, "--decode-floor", 1e9, "--json")
-    code, out, _ = call(benchmark, "accelerator", *decoding, *updating, *how)
+    code, out, _ = call(benchmark, "accelerator", *decoding, *updating, "--shapes", "tiny", "--json")
     assert code == 1
     rows = json.loads(out.splitlines()[-1])["rows"]
     assert set(rows) == {"tiny, decode 8", "tiny, update"}
-    assert all(0 < row["share"] < 1 for row in rows.values())
+    # Every token a completion reads, in two bytes a number, of two layers: queries and output 2 x 64 x 64, keys and
+    # values 2 x 64 x 32, MLP 3 x 64 x 128, norms; of the vocabulary; of its own 4 keys and values and its group's 8.
+    weights = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64) + 64 + 512 * 64
+    read = 2 * (weights + 2 * 2 * 2 * 16 * (8 * 4 + 8))
+    copied = 16 * 16 * 512**2 * 4 / 4.0
+    assert rows["tiny, decode 8"] == pytest.approx(
+        {"milliseconds": 1000.0, "tokens_per_second": 8.0, "share": read / copied / 1.0}
+    )
+    flops = 3 * work.forward_flops(accelerator.make_shape("tiny"), np.array([8]), np.full((1, 8), 8))
+    rate = 16 * 512**3 / 2.0
+    assert rows["tiny, update"] == pytest.approx(
+        {"seconds": 8.0, "tokens_per_second": 8.0, "share": flops / 8.0 / rate}
+    )
     assert call(benchmark, "accelerator", "--batches", 12)[0] == 2
 
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pyarrow.parquet
 import pytest
-from conftest import TINY, relative, write_model
+from conftest import TINY, first_moments, relative, write_model
 
 from rlvr_jax.models import abstract_params, open_model
 from rlvr_jax.training import Checkpoints, make_optimizer
@@ -105,14 +105,6 @@ def folder_of(run_folder):
     return json.loads((run_folder / "run.json").read_text())["model"]
 
 
-def gradients(state):
-    """The first moment after the first update: a tenth of the clipped gradient."""
-    (moments,) = [
-        part.mu for part in jax.tree.leaves(state.optimizer, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(part, "mu")
-    ]
-    return moments
-
-
 def completions(folder, step):
     rows = [
         row
@@ -136,7 +128,7 @@ def assert_same_run(folder, alone, scratch):
         assert (folder / file).read_bytes() == (alone / file).read_bytes()
     assert lines(folder) == [pytest.approx(line, rel=1e-3, abs=1e-5) for line in lines(alone)]
     first, first_alone = (state_after(1, each, scratch / name) for each, name in ((folder, "a1"), (alone, "b1")))
-    of_gradients = relative(gradients(first), gradients(first_alone))
+    of_gradients = relative(first_moments(first), first_moments(first_alone))
     assert of_gradients < 1e-5
     last, last_alone = (state_after(STEPS, each, scratch / name) for each, name in ((folder, "a"), (alone, "b")))
     difference = relative(last.params, last_alone.params)
