@@ -48,6 +48,15 @@ from rlvr_jax.training import make_batch
 gc.freeze()
 gc.set_threshold(200_000, 20, 100)
 
+LONGEST = ("test_hosts", "test_notebooks", "test_survival", "test_evaluation_folder", "test_run", "test_lora_training")
+"""Files that take one or two minutes."""
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first, or at the end one process would have one of them and the others nothing."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 TINY = ModelConfig(
     vocab_size=96,
     hidden_size=32,

@@ -161,6 +161,7 @@ def test_what_a_sample_is_worth_in_samples_of_the_base():
     np.testing.assert_allclose(pass_at_k.curve(np.array([0.2, 0.0]))[:3], [0.1, (1 - 0.64) / 2, (1 - 0.8**4) / 2])
 
 
+@pytest.mark.slow
 def test_math500_transfer_is_paired_with_the_untrained_model(call, tiny_model, tmp_path):
     rows = [{"problem": f"What is {i} + 1?", "answer": str(i + 1), "unique_id": str(i)} for i in range(8)]
     data = tmp_path / "test.jsonl"

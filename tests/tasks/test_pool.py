@@ -86,7 +86,7 @@ def test_verdicts_belong_to_their_completions(pool):
 
 
 def test_stuck_workers_do_not_hold_up_the_others(pool):
-    ask(pool, ["warm up"])
+    ask(pool, ["text"] * 100)  # how long a verdict usually takes is known then
     started = time.perf_counter()
     verdicts = ask(pool, ["spin"] * 10 + ["text"] * 190)
     # One after the other on two workers, ten limits of a second would take five.
