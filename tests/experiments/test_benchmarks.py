@@ -7,7 +7,7 @@ import pytest
 from conftest import TINY
 
 from experiments import benchmark
-from experiments.benchmarks import accelerator, checkpoints, sampling, step, turns, update, work
+from experiments.benchmarks import accelerator, checkpoints, lab, sampling, step, turns, update, work
 from experiments.benchmarks.peers import torch as torch_peer
 from rlvr_jax.training import TrainConfig
 
@@ -174,6 +174,28 @@ def test_checkpoints_cost_what_the_saving_side_takes_more(call, monkeypatch, slo
     code, out, _ = call(benchmark, "checkpoints", "--json")
     figures = json.loads(out.splitlines()[-1])
     assert (code, figures["cost"]) == (status, pytest.approx(slower - 1))
+
+
+def test_lab_tells_time_and_work_of_both_forms(call, monkeypatch):
+    of_sides = {"accuracy": [0.5, 0.25], "processor_seconds": 7.0, "peak_bytes": 1}
+    other = {**of_sides, "accuracy": [0.5, 0.125], "processor_seconds": 8.0}
+    seconds = {turns.OURS: [4.0, 5.0, 4.0], "one_by_one": [8.0, 10.0, 8.0]}
+    measured = turns.Measured(seconds, {turns.OURS: of_sides, "one_by_one": other})
+    monkeypatch.setattr(lab, "take_turns", lambda sides, repeats: measured)
+    code, out, _ = call(benchmark, "lab", "--json")
+    figures = json.loads(out.splitlines()[-1])
+    assert (code, figures["ratio_to_one_by_one"], figures["accuracy_difference"]) == (1, 2.0, 0.125)
+    assert figures["processor_seconds"] == {turns.OURS: 7.0, "one_by_one": 8.0}
+    assert call(benchmark, "lab", "--floor", 2)[0] == 0
+
+
+@pytest.mark.slow
+def test_forms_of_the_lab_do_the_same_runs():
+    few = lab.LabBenchmark(seeds=2, steps=1, prompts=2, samples=2)
+    of_ours, of_others = lab.side_by_side(few, rounds(1)), lab.one_by_one(few, rounds(1))
+    np.testing.assert_allclose(of_ours["accuracy"], of_others["accuracy"], atol=1e-6)
+    assert len(of_ours["accuracy"]) == 4
+    assert min(of_ours["processor_seconds"], of_others["processor_seconds"]) > 0
 
 
 @pytest.mark.slow
