@@ -147,11 +147,16 @@ def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
         return tmp_path / name
 
     above, below, lower = (folder(*run) for run in (("a", (0.5, 0.7)), ("b", (0.3, 0.1)), ("c", (0.3, 0.11))))
-    kept = ("--stretches", 1, "--output", tmp_path / "kept", "--json")
-    code, out, _ = call(degeneracy, "--runs", above, below, *kept)
+
+    def kept(name):
+        return "--stretches", 1, "--output", tmp_path / name, "--json"
+
+    code, out, _ = call(degeneracy, "--runs", above, below, *kept("first"))
     (row,) = json.loads(out.splitlines()[-1])["arms"]["runs"]
     assert (code, row["observed"], row["gap"]["mean"]) == (0, pytest.approx(0.4), pytest.approx(0.0))
-    assert call(degeneracy, "--runs", below, lower, *kept)[0] == 1
+    assert call(degeneracy, "--runs", below, lower, *kept("second"))[0] == 1
+    code, _, err = call(degeneracy, "--runs", below, lower, *kept("first"))
+    assert (code, "holds results of another runs" in err) == (2, True)
 
 
 def test_what_a_sample_is_worth_in_samples_of_the_base():
