@@ -8,7 +8,6 @@ cut into `rows`, one for each device share (and micro-batch); each row computes 
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -193,13 +192,13 @@ def token_log_probabilities(
             return hidden.reshape(-1, hidden.shape[-1]), completions.reshape(-1)
         return pack(hidden, mask, packed), pack(completions, mask, packed)
 
-    over_rows = functools.partial(on_rows, mesh=mesh)
+    on_rows = functools.partial(jax.vmap, spmd_axis_name=None if mesh is None else RULES["batch"])
     rows_of_mask = as_rows(mask, rows)
     split = (as_rows(x, rows) for x in (prompts.tokens, prompts.mask, completions))
-    hidden, targets = over_rows(one_row)(*split, rows_of_mask)
+    hidden, targets = on_rows(one_row)(*split, rows_of_mask)
     found = chunked_log_probabilities(hidden, model.unembedding, targets, temperature, chunk, mesh)
     if packed is not None:
-        found = over_rows(unpack)(found, rows_of_mask)
+        found = on_rows(unpack)(found, rows_of_mask)
     return found.reshape(-1, samples, length)
 
 
@@ -225,21 +224,6 @@ def logits(
 
 def as_rows(x: Shaped[AnyArray, "P ..."], rows: int) -> Shaped[AnyArray, "rows N ..."]:
     return x.reshape(rows, x.shape[0] // rows, *x.shape[1:])
-
-
-def on_rows(function: Callable, mesh: Mesh | None = None) -> Callable:
-    """`function` of each row, of arrays that all have a first axis of R rows, split over the mesh's batch axes.
-
-    A single row, all there is on one device, is not batched: that would take a third of the time to trace a model.
-    """
-    batched = jax.vmap(function, spmd_axis_name=None if mesh is None else RULES["batch"])
-
-    def each(*arrays: AnyArray) -> Any:
-        if arrays[0].shape[0] > 1:
-            return batched(*arrays)
-        return jax.tree.map(lambda x: x[None], function(*(jnp.asarray(x)[0] for x in arrays)))
-
-    return each
 
 
 def _causal(length: int) -> Bool[Array, "length length"]:
