@@ -44,7 +44,7 @@ from rlvr_jax.sampling import Request, SamplingSettings, sample
 from rlvr_jax.sharding import MeshShape, make_mesh
 from rlvr_jax.training import make_batch
 
-# What is imported stays, and traces make millions of objects that are no garbage: looking less often saves a tenth.
+# What is imported stays, and traces make millions of objects that are no garbage: looking less often saves a twentieth.
 gc.freeze()
 gc.set_threshold(200_000, 20, 100)
 
@@ -213,11 +213,3 @@ def call(monkeypatch, capsys):
 def relative(a, b):
     """Norm of the difference over the norm, over whole trees."""
     return float(optax.tree.norm(jax.tree.map(jnp.subtract, a, b)) / optax.tree.norm(b))
-
-
-def first_moments(state):
-    """AdamW's first moments, after a first update the clipped gradient times 1 - beta1."""
-    (moments,) = [
-        part.mu for part in jax.tree.leaves(state.optimizer, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(part, "mu")
-    ]
-    return moments

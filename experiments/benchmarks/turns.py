@@ -63,6 +63,10 @@ class Measured:
         """Tokens per second, where a round writes or trains so many."""
         return {name: tokens / float(np.median(values)) for name, values in self.seconds.items()}
 
+    def processor_seconds(self) -> dict[str, float]:
+        """Of all threads, in the last round: the work, where seconds tell how well it is shared."""
+        return {name: figures["processor_seconds"] for name, figures in self.figures.items()}
+
     def peaks(self) -> dict[str, int]:
         """Bytes of resident memory at most."""
         return {name: figures["peak_bytes"] for name, figures in self.figures.items()}
@@ -143,13 +147,14 @@ class _Worker:
 def _work(side: Side, connection: multiprocessing.connection.Connection) -> None:
     # The last line of standard output is the command's; what a peer prints is for people.
     os.dup2(2, 1)
-    started = 0.0
+    started = started_working = working = 0.0
 
     def turn() -> bool:
-        nonlocal started
+        nonlocal started, started_working, working
         connection.send(time.perf_counter() - started)
+        working = time.process_time() - started_working
         goes_on = connection.recv()
-        started = time.perf_counter()
+        started, started_working = time.perf_counter(), time.process_time()
         return goes_on
 
     try:
@@ -157,7 +162,8 @@ def _work(side: Side, connection: multiprocessing.connection.Connection) -> None
     except UserError as error:
         connection.send(error)
         return
-    connection.send({**figures, "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    connection.send({**figures, "peak_bytes": peak, "processor_seconds": working})
 
 
 def report(

@@ -195,7 +195,6 @@ def test_forms_of_the_lab_do_the_same_runs():
     of_ours, of_others = lab.side_by_side(few, rounds(1)), lab.one_by_one(few, rounds(1))
     np.testing.assert_allclose(of_ours["accuracy"], of_others["accuracy"], atol=1e-6)
     assert len(of_ours["accuracy"]) == 4
-    assert min(of_ours["processor_seconds"], of_others["processor_seconds"]) > 0
 
 
 @pytest.mark.slow

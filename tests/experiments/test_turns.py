@@ -3,6 +3,7 @@
 import functools
 import json
 import sys
+import time
 
 import pytest
 
@@ -41,6 +42,9 @@ def counts(more, turn):
     print("not for standard output")
     while turn():
         count += 1
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
     return {"count": count + more}
 
 
@@ -59,6 +63,7 @@ def test_sides_take_turns_in_processes_of_their_own(capfd):
     # One turn warms up.
     assert {name: figures["count"] for name, figures in measured.figures.items()} == {"a": 4, "b": 14}
     assert measured.peaks()["a"] > 2**20
+    assert all(0.1 <= spent < 0.2 for spent in measured.processor_seconds().values()), "the work of the last round"
     assert capfd.readouterr().out == ""
     with pytest.raises(UserError, match="nothing is accepted"):
         turns.take_turns({"a": refuses}, 1)
