@@ -27,6 +27,7 @@ from experiments.benchmarks.update import UpdateBenchmark, benchmark_update
 from experiments.benchmarks.verifiers import VerifiersBenchmark, benchmark_verifiers
 from experiments.command import parse_with_presets, run
 from experiments.presets import PRESETS
+from rlvr_jax.errors import UserError
 
 
 def main() -> int | None:
@@ -43,6 +44,8 @@ def main() -> int | None:
     }
     choices |= {name: settings for name, (settings, _) in others.items()}
     arguments = parse_with_presets(choices, __doc__, default="smollm2_arithmetic")
+    if arguments.repeats < 1:
+        raise UserError(f"repeats is {arguments.repeats}, accepted is 1 or more")
     measure = {type(settings): run_it for settings, run_it in others.values()}
     return measure.get(type(arguments), benchmark_step)(arguments)
 

@@ -17,6 +17,7 @@ from experiments.lab.arms import Lab, arm
 from experiments.lab.devices import use_all_cores
 from experiments.lab.policy import stacked
 from experiments.lab.run import Program, Runs, simulate
+from rlvr_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,12 @@ class LabBenchmark:
     """Side by side must be faster by so much."""
     json: bool = False
     """Print all figures as one JSON object on the last line."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or not self.objectives:
+            raise UserError(
+                f"seeds is {self.seeds}, objectives are {self.objectives}: accepted are one or more of each"
+            )
 
 
 def benchmark_lab(arguments: LabBenchmark) -> int:

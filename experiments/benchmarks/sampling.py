@@ -44,8 +44,6 @@ class SamplingBenchmark(WorkSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.repeats < 1:
-            raise UserError(f"repeats is {self.repeats}, accepted is 1 or more")
         if self.slots is not None and self.slots < 1:
             raise UserError(f"slots is {self.slots}, accepted is 1 or more")
 

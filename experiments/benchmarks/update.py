@@ -71,7 +71,7 @@ class UpdateBenchmark(WorkSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("micro_batches", "torch_rows", "repeats"):
+        for name in ("micro_batches", "torch_rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, accepted is 1 or more")
         if self.prompts % self.micro_batches:

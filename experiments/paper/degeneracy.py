@@ -49,6 +49,8 @@ class DegeneracyThroughTraining:
 
 def main() -> int:
     arguments = parse(DegeneracyThroughTraining, __doc__)
+    if arguments.seeds < 1:
+        raise UserError(f"seeds is {arguments.seeds}, accepted are whole numbers from 1")
     open_results(arguments.output, arguments)
     summary = of_folders(arguments) if arguments.runs else of_lab(arguments)
     write_summary(summary, arguments.output / RESULTS)
@@ -62,7 +64,10 @@ def main() -> int:
 
 def of_folders(arguments: DegeneracyThroughTraining) -> dict[str, Any]:
     metrics = [read_result(path).metrics for path in arguments.runs]
-    if len({len(lines) for lines in metrics}) > 1 or not metrics[0]:
+    for path, lines in zip(arguments.runs, metrics, strict=True):
+        if not lines:
+            raise UserError(f"run {str(path)!r} has no finished step; accepted is a run folder with metrics.jsonl")
+    if len({len(lines) for lines in metrics}) > 1:
         raise UserError(
             f"runs have {[len(lines) for lines in metrics]} steps, accepted are run folders of equal length"
         )

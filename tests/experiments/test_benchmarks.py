@@ -187,6 +187,15 @@ def test_lab_tells_time_and_work_of_both_forms(call, monkeypatch):
     assert (code, figures["ratio_to_one_by_one"], figures["accuracy_difference"]) == (1, 2.0, 0.125)
     assert figures["processor_seconds"] == {turns.OURS: 7.0, "one_by_one": 8.0}
     assert call(benchmark, "lab", "--floor", 2)[0] == 0
+    assert call(benchmark, "lab", "--seeds", 0)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "which", ["lab", "step", "sampling", "update", "objectives", "checkpoints", "smollm2_arithmetic"]
+)
+def test_no_repeats_are_refused(call, which):
+    code, _, err = call(benchmark, which, "--repeats", 0)
+    assert (code, err) == (2, "error: repeats is 0, accepted is 1 or more\n")
 
 
 @pytest.mark.slow

@@ -159,6 +159,18 @@ def test_degeneracy_of_the_lab_and_of_run_folders(call, tmp_path):
     assert (code, "holds results of another runs" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--runs", "nowhere"), "run 'nowhere' has no finished step"),
+        (("--seeds", 0), "seeds is 0"),
+    ],
+)
+def test_degeneracy_of_nothing_is_refused(call, tmp_path, flags, message):
+    code, _, err = call(degeneracy, *flags, "--output", tmp_path / "kept")
+    assert (code, message in err) == (2, True)
+
+
 def test_what_a_sample_is_worth_in_samples_of_the_base():
     base = np.array([0.2, 0.2])
     assert pass_at_k.worth(base, 1 - 0.8**3) == pytest.approx(3, rel=1e-6)
